@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a backend offers: two functions. plan() is its only picker: what it says is what explain
+ * reports, what the workspace query answers and what run() does, so they cannot disagree.
+ */
+#ifndef ATTN_BACKEND_H
+#define ATTN_BACKEND_H
+
+#include "attn/attn.h"
+#include "problem.h"
+
+/* A context's choices with defaults resolved. */
+struct attn_settings {
+    attn_backend backend;
+    int32_t threads;         /* at least 1 */
+    int32_t isa;             /* cpu: index of the best set allowed, as attn_isa_name() counts */
+    void *stream;
+    attn_allocator allocator; /* both functions set */
+};
+
+/* A backend's answer to a problem. */
+struct attn_plan {
+    attn_status status; /* ATTN_OK, ATTN_UNSUPPORTED or ATTN_NO_DEVICE */
+    size_t workspace;   /* bytes that run() needs, aligned to ATTN_ALIGN */
+    int32_t threads;    /* at most so many work on it */
+    const void *kernel_set; /* the backend's own: what it picked */
+    char kernel[64];    /* its name */
+    char reason[192];   /* of a refusal: the field and why */
+};
+
+#define ATTN_ALIGN 64 /* bytes; alignment of workspaces */
+
+struct attn_backend_ops {
+    attn_backend id;
+    /* Never fails, writes only *plan; reads lengths, but no tensor. */
+    void (*plan)(const struct attn_settings *s, const struct attn_problem *p,
+                 struct attn_plan *plan);
+    /* Computes a problem that plan() accepted. Returns ATTN_OK or ATTN_DEVICE_ERROR. */
+    attn_status (*run)(const struct attn_settings *s, const struct attn_problem *p,
+                       const struct attn_plan *plan, void *workspace);
+};
+
+/* The backends built in, in the order in which automatic choice asks them; null at the end. */
+extern const struct attn_backend_ops *const attn_backends[];
+
+/* Fills *plan as refused: status and a message in the manner of printf. */
+void attn_plan_refuse(struct attn_plan *plan, attn_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Refuses the first used feature outside `offered` by name and returns false; true if none is. */
+bool attn_plan_offers(struct attn_plan *plan, const struct attn_problem *p, uint32_t offered,
+                      const char *backend);
+
+extern const struct attn_backend_ops attn_backend_cpu;
+extern const struct attn_backend_ops attn_backend_eager;
+
+#endif
