@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the parts of the check share: check.c has the descriptor's own fields and the order of the
+ * steps, check_lengths.c the arrays of integers, check_tensors.c types and strides of tensors,
+ * check_memory.c everything's place in memory.
+ */
+#ifndef ATTN_CHECK_INNER_H
+#define ATTN_CHECK_INNER_H
+
+#include "check.h"
+#include "overlap.h"
+
+/* More than there are tensors and arrays in a descriptor. */
+#define ATTN_OPERANDS 40
+
+/* A tensor or array of the call. */
+struct attn_operand {
+    const char *name; /* as the caller writes it */
+    bool written;
+    struct attn_bytes bytes;
+};
+
+/* A check under way. */
+struct attn_check_state {
+    const attn_desc *d; /* the copy */
+    enum attn_check_mode mode;
+    struct attn_problem *p; /* filled step by step */
+    struct attn_operand operands[ATTN_OPERANDS]; /* those given */
+    int32_t count;
+    struct attn_message *m;
+};
+
+static inline const void *attn_field(const attn_desc *d, size_t offset)
+{
+    return (const char *)d + offset;
+}
+
+/* The steps; each returns ATTN_OK or says what is wrong. */
+attn_status attn_check_arrays(struct attn_check_state *c);  /* types of arrays of integers */
+attn_status attn_check_types(struct attn_check_state *c);   /* types of tensors are types */
+attn_status attn_check_dtypes(struct attn_check_state *c);  /* and go together; p->dtype */
+attn_status attn_check_lengths(struct attn_check_state *c); /* p->query, p->key, the spans */
+attn_status attn_check_nulls(struct attn_check_state *c);   /* tensors that are needed */
+attn_status attn_check_strides(struct attn_check_state *c); /* p's views; adds the operands */
+attn_status attn_check_overlap(struct attn_check_state *c); /* of the operands */
+
+/* Adds what is no tensor to the operands. */
+attn_status attn_add_arrays(struct attn_check_state *c);
+attn_status attn_add_masks(struct attn_check_state *c); /* and sets p's key mask */
+
+/* Adds an operand whose strides and run still count elements of `size` bytes: checks that it is
+ * aligned and that its last byte is at an address. `axes` names the strides, for the message. */
+attn_status attn_add_operand(struct attn_check_state *c, const struct attn_operand *o, int64_t size,
+                             const char *const *axes);
+
+/* The same for an array [rows, width], `stride` elements from row to row. */
+attn_status attn_add_rows(struct attn_check_state *c, const char *name, const void *data,
+                          int64_t size, int64_t rows, int64_t stride, int64_t width);
+
+/* *stride with ATTN_BROADCAST made 0; refuses negative ones. */
+attn_status attn_check_stride(struct attn_check_state *c, const char *name, const char *axis,
+                              int64_t *stride);
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Where tensors and arrays lie: alignment, size, overlap; and masks, which are only memory. */
+#include "check_inner.h"
+
+#include <stdio.h>
+
+static attn_status too_large(struct attn_check_state *c, const struct attn_operand *o, int32_t n,
+                             const char *const *axes)
+{
+    return attn_say(c->m, ATTN_INVALID_OVERFLOW,
+                    "%s.%s: %lld elements, %lld times, do not fit in 63 bits of bytes", o->name,
+                    axes[n], (long long)o->bytes.stride[n], (long long)o->bytes.extent[n]);
+}
+
+attn_status attn_add_operand(struct attn_check_state *c, const struct attn_operand *o, int64_t size,
+                             const char *const *axes)
+{
+    struct attn_operand made = *o;
+    struct attn_bytes *b = &made.bytes;
+    int64_t reach;
+    if (b->base % (uintptr_t)size != 0)
+        return attn_say(c->m, ATTN_INVALID_STRIDE,
+                        "%s: address 0x%llx is not a multiple of its elements' %lld bytes", o->name,
+                        (unsigned long long)b->base, (long long)size);
+    if (__builtin_mul_overflow(b->run, size, &b->run))
+        return attn_say(c->m, ATTN_INVALID_OVERFLOW, "%s: %lld elements do not fit in 63 bits of "
+                        "bytes", o->name, (long long)o->bytes.run);
+    reach = b->run;
+    for (int32_t n = 0; n < b->axes; n++) {
+        int64_t last;
+        if (b->extent[n] <= 1)
+            b->stride[n] = 0;
+        else if (__builtin_mul_overflow(b->stride[n], size, &b->stride[n]) ||
+                 __builtin_mul_overflow(b->stride[n], b->extent[n] - 1, &last) ||
+                 __builtin_add_overflow(reach, last, &reach))
+            return too_large(c, o, n, axes);
+    }
+    if (b->base + (uintptr_t)reach < b->base)
+        return attn_say(c->m, ATTN_INVALID_OVERFLOW, "%s: 0x%llx and %lld bytes more is no address",
+                        o->name, (unsigned long long)b->base, (long long)reach);
+    if (b->base && c->count < ATTN_OPERANDS)
+        c->operands[c->count++] = made;
+    return ATTN_OK;
+}
+
+attn_status attn_add_rows(struct attn_check_state *c, const char *name, const void *data,
+                          int64_t size, int64_t rows, int64_t stride, int64_t width)
+{
+    static const char *const axes[] = {"batch_stride"};
+    struct attn_operand o = {.name = name};
+    o.bytes = (struct attn_bytes){.base = (uintptr_t)data, .axes = 1, .run = width};
+    o.bytes.extent[0] = rows;
+    o.bytes.stride[0] = stride;
+    return data ? attn_add_operand(c, &o, size, axes) : ATTN_OK;
+}
+
+attn_status attn_check_stride(struct attn_check_state *c, const char *name, const char *axis,
+                              int64_t *stride)
+{
+    if (*stride == ATTN_BROADCAST)
+        *stride = 0;
+    if (*stride < 0)
+        return attn_say(c->m, ATTN_INVALID_STRIDE, "%s.%s: %lld is negative", name, axis,
+                        (long long)*stride);
+    return ATTN_OK;
+}
+
+/* Adds a mask [B, span] or [T]; *stride is what leads from sequence to sequence. */
+static attn_status add_mask(struct attn_check_state *c, const char *name, attn_token_mask mask,
+                            const attn_side *side, int64_t span, int64_t *stride)
+{
+    const bool packed = side->layout == ATTN_PACKED;
+    *stride = packed ? 0 : mask.batch_stride ? mask.batch_stride : span;
+    const attn_status status = attn_check_stride(c, name, "batch_stride", stride);
+    if (status != ATTN_OK)
+        return status;
+    return attn_add_rows(c, name, mask.data, 1, packed ? 1 : c->d->batch, *stride,
+                         packed ? side->tokens : span);
+}
+
+static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
+
+attn_status attn_add_masks(struct attn_check_state *c)
+{
+    const attn_desc *d = c->d;
+    attn_status status = ATTN_OK;
+    int64_t stride;
+    if (d->key_mask.data) {
+        status = add_mask(c, "key_mask", d->key_mask, &d->key, c->p->key.span, &stride);
+        c->p->key_mask = d->key_mask.data;
+        c->p->key_mask_batch = stride;
+    }
+    if (status == ATTN_OK && d->query_mask.data)
+        status = add_mask(c, "query_mask", d->query_mask, &d->query, c->p->query.span, &stride);
+    if (status == ATTN_OK && d->block_mask) {
+        const int64_t width = blocks(c->p->key.span, d->block_k);
+        status = attn_add_rows(c, "block_mask", d->block_mask, 1, blocks(c->p->query.span, d->block_q),
+                               width, width);
+    }
+    return status;
+}
+
+static attn_status overlaps_itself(struct attn_check_state *c, const struct attn_operand *o)
+{
+    const int64_t *s = o->bytes.stride;
+    char last[32] = "";
+    if (o->bytes.axes > 3)
+        snprintf(last, sizeof last, ", %lld", (long long)s[3]);
+    return attn_say(c->m, ATTN_INVALID_OVERLAP,
+                    "%s: two of its elements share memory (strides in bytes: %lld, %lld, %lld%s)",
+                    o->name, (long long)s[0], (long long)s[1], (long long)s[2], last);
+}
+
+static attn_status overlaps(struct attn_check_state *c, const struct attn_operand *a,
+                            const struct attn_operand *b)
+{
+    return attn_say(c->m, ATTN_INVALID_OVERLAP,
+                    "%s: shares memory with %s (they start at 0x%llx and 0x%llx)", a->name, b->name,
+                    (unsigned long long)a->bytes.base, (unsigned long long)b->bytes.base);
+}
+
+attn_status attn_check_overlap(struct attn_check_state *c)
+{
+    if (c->mode != ATTN_CHECK_RUN)
+        return ATTN_OK;
+    const attn_desc *d = c->d;
+    if (d->workspace && c->count < ATTN_OPERANDS) {
+        struct attn_operand *o = &c->operands[c->count++];
+        *o = (struct attn_operand){.name = "workspace", .written = true};
+        o->bytes.base = (uintptr_t)d->workspace;
+        o->bytes.run = d->workspace_bytes < INT64_MAX ? (int64_t)d->workspace_bytes : INT64_MAX;
+    }
+    for (int32_t i = 0; i < c->count; i++) {
+        const struct attn_operand *a = &c->operands[i];
+        if (!a->written)
+            continue;
+        if (attn_bytes_overlap_self(&a->bytes))
+            return overlaps_itself(c, a);
+        for (int32_t j = 0; j < c->count; j++) {
+            const struct attn_operand *b = &c->operands[j];
+            if (j != i && (j > i || !b->written) && attn_bytes_overlap(&a->bytes, &b->bytes))
+                return overlaps(c, a, b);
+        }
+    }
+    return ATTN_OK;
+}

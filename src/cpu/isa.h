@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The instruction sets that the kernels were built for, and what this machine can run. */
+#ifndef ATTN_CPU_ISA_H
+#define ATTN_CPU_ISA_H
+
+#include <stdint.h>
+
+#include "cpu/kernel.h"
+
+/* Index, as attn_isa_name() counts, of the best set that this machine can run. */
+int32_t attn_isa_best(void);
+
+/* The kernel of set n for an element type; null where there is none. */
+const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype);
+
+#endif

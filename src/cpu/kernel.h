@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Between the schedule, which knows threads and sequences, and the kernels, which know vectors.
+ *
+ * A unit is one key/value head of one sequence with the query heads that share it. Its keys and
+ * values are packed once, tile by tile, into a layout of the kernel's own. Its rows are all its
+ * (query, head of the group) pairs, row r being query r / group and head r % group, cut into blocks:
+ * each block of rows against the keys it sees is one item of work, and any thread may do any item.
+ */
+#ifndef ATTN_CPU_KERNEL_H
+#define ATTN_CPU_KERNEL_H
+
+#include <stdint.h>
+
+#include "problem.h"
+
+/* Keys in a tile of the tiled form. A sequence with at most DECODE_ROWS rows to a key/value head
+ * takes the decode form, in chunks of CHUNK_KEYS keys. Results depend on all three. */
+enum { ATTN_TILE_KEYS = 128, ATTN_DECODE_ROWS = 8, ATTN_CHUNK_KEYS = 512 };
+
+struct attn_unit {
+    const struct attn_problem *p;
+    int64_t b, head_kv;
+    int64_t nq, nk;
+    struct attn_band band;
+    const uint8_t *key_mask; /* of this sequence, nk bytes; null: every key is attended */
+    char *packed;            /* tiles, each tile_bytes() long */
+    uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
+};
+
+/* What packing found out about a tile. */
+enum {
+    ATTN_TILE_HIDES = 1,    /* the key mask hides some of its keys */
+    ATTN_TILE_HIDDEN = 2,   /* it hides all of them */
+    ATTN_TILE_NONFINITE = 4 /* a value that the mask does not hide is NaN or infinite */
+};
+
+/* The decode form. Its unit is a sequence with all its heads (head_kv, packed and tile_info are not
+ * used), its items are chunks of keys for ranges of heads. */
+struct attn_cpu_decode {
+    /* Bytes of the scratch memory of a thread for a range of so many heads, and of the partial
+     * results of one chunk; rows: nq * group. */
+    int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t rows, int64_t heads);
+    int64_t (*partial_bytes)(const struct attn_problem *p, int64_t rows);
+    /* Chunk n for heads head0 .. head0 + heads - 1: to `partial`, or, if that is null because it is
+     * the only chunk, to out and lse. */
+    void (*chunk)(const struct attn_unit *u, int64_t n, int64_t head0, int64_t heads, void *scratch,
+                  char *partial);
+    /* Adds up the partial results of all chunks to out and lse. */
+    void (*merge)(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial);
+};
+
+struct attn_cpu_kernel {
+    const struct attn_cpu_decode *decode;
+    int32_t block_rows;
+    /* Bytes of a packed tile, and of the scratch memory of one thread; multiples of 64. */
+    int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v);
+    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v);
+    /* Packs tile t of the unit and returns its info. */
+    uint8_t (*pack)(const struct attn_unit *u, int64_t t);
+    /* The block of rows that starts at row0: writes its rows of out and lse. Before it reads a tile
+     * it calls need(arg, t), which returns once the tile is packed. */
+    void (*rows)(const struct attn_unit *u, int64_t row0, void *scratch,
+                 void (*need)(void *arg, int64_t t), void *arg);
+};
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* AVX2 with FMA: 16 registers of 256 bits. See vec.h for what each name means. */
+#include <immintrin.h>
+
+enum { MR = 4, NV = 3 };
+
+#if REAL_BITS == 32
+typedef float real;
+typedef __m256 vec;
+typedef __m256 vmask;
+#define VEC_N 8
+#define EXP2_LOW (-127)
+
+INLINE vec vec_load(const real *p) { return _mm256_loadu_ps(p); }
+INLINE void vec_store(real *p, vec a) { _mm256_storeu_ps(p, a); }
+INLINE vec vec_set(real a) { return _mm256_set1_ps(a); }
+INLINE vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
+INLINE vec vec_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
+INLINE vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vec vec_fms(vec a, vec b, vec c) { return _mm256_fmsub_ps(a, b, c); }
+INLINE vec vec_div(vec a, vec b) { return _mm256_div_ps(a, b); }
+INLINE vec vec_max(vec a, vec b) { return _mm256_max_ps(a, b); }
+INLINE vmask vec_le(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+INLINE vmask vec_lt(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+INLINE vec vec_select(vmask m, vec a, vec b) { return _mm256_blendv_ps(b, a, m); }
+INLINE vmask vmask_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
+INLINE int vmask_all(vmask m) { return _mm256_movemask_ps(m) == 0xff; }
+INLINE vec vec_round(vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT); }
+
+INLINE vec vec_ldexp(vec a, vec n)
+{
+    n = _mm256_min_ps(vec_set(127), n);
+    const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(e, 23)));
+}
+
+INLINE vec vec_from_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+INLINE void vec_to_f16(uint16_t *p, vec a)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+INLINE vec vec_from_bf16(const uint16_t *p)
+{
+    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+INLINE void vec_to_bf16(uint16_t *p, vec a)
+{
+    const __m256i u = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    const vec nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+    const __m256i h = _mm256_srli_epi32(
+        _mm256_blendv_epi8(up, quiet, _mm256_castps_si256(nan)), 16);
+    const __m128i low = _mm256_castsi256_si128(h), high = _mm256_extracti128_si256(h, 1);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi32(low, high));
+}
+
+INLINE void vec_transpose(vec r[VEC_N])
+{
+    vec t[VEC_N];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int h = 0; h < 2; h++) {
+            r[i + 2 * h] = _mm256_shuffle_ps(t[i + h], t[i + 2 + h], 0x44);
+            r[i + 2 * h + 1] = _mm256_shuffle_ps(t[i + h], t[i + 2 + h], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+    }
+    for (int i = 0; i < 8; i++)
+        r[i] = t[i];
+}
+
+INLINE vec vec_sums(const vec r[VEC_N])
+{
+    vec a[4], b[2];
+    UNROLL for (int i = 0; i < 4; i++) {
+        const vec x = r[4 * (i % 2) + i / 2], y = r[4 * (i % 2) + i / 2 + 2];
+        a[i] = vec_add(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
+    }
+    UNROLL for (int i = 0; i < 2; i++)
+        b[i] = vec_add(_mm256_unpacklo_ps(a[i], a[i + 2]), _mm256_unpackhi_ps(a[i], a[i + 2]));
+    return vec_add(_mm256_permute2f128_ps(b[0], b[1], 0x20),
+                   _mm256_permute2f128_ps(b[0], b[1], 0x31));
+}
+
+#else
+typedef double real;
+typedef __m256d vec;
+typedef __m256d vmask;
+#define VEC_N 4
+#define EXP2_LOW (-1023)
+
+INLINE vec vec_load(const real *p) { return _mm256_loadu_pd(p); }
+INLINE void vec_store(real *p, vec a) { _mm256_storeu_pd(p, a); }
+INLINE vec vec_set(real a) { return _mm256_set1_pd(a); }
+INLINE vec vec_add(vec a, vec b) { return _mm256_add_pd(a, b); }
+INLINE vec vec_sub(vec a, vec b) { return _mm256_sub_pd(a, b); }
+INLINE vec vec_mul(vec a, vec b) { return _mm256_mul_pd(a, b); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_pd(a, b, c); }
+INLINE vec vec_fms(vec a, vec b, vec c) { return _mm256_fmsub_pd(a, b, c); }
+INLINE vec vec_div(vec a, vec b) { return _mm256_div_pd(a, b); }
+INLINE vec vec_max(vec a, vec b) { return _mm256_max_pd(a, b); }
+INLINE vmask vec_le(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
+INLINE vmask vec_lt(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
+INLINE vec vec_select(vmask m, vec a, vec b) { return _mm256_blendv_pd(b, a, m); }
+INLINE vmask vmask_and(vmask a, vmask b) { return _mm256_and_pd(a, b); }
+INLINE int vmask_all(vmask m) { return _mm256_movemask_pd(m) == 0xf; }
+INLINE vec vec_round(vec a) { return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT); }
+
+/* Adding 1.5 * 2^52 leaves n in the low bits. */
+INLINE vec vec_ldexp(vec a, vec n)
+{
+    n = _mm256_min_pd(vec_set(1023), n);
+    const __m256i bits = _mm256_castpd_si256(vec_add(n, vec_set(0x1.8p52)));
+    const __m256i e = _mm256_add_epi64(bits, _mm256_set1_epi64x(1023));
+    return _mm256_mul_pd(a, _mm256_castsi256_pd(_mm256_slli_epi64(e, 52)));
+}
+
+INLINE void vec_transpose(vec r[VEC_N])
+{
+    const vec a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);
+    const vec c = _mm256_unpacklo_pd(r[2], r[3]), d = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    r[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    r[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+}
+
+INLINE vec vec_sums(const vec r[VEC_N])
+{
+    const vec a = vec_add(_mm256_unpacklo_pd(r[0], r[1]), _mm256_unpackhi_pd(r[0], r[1]));
+    const vec b = vec_add(_mm256_unpacklo_pd(r[2], r[3]), _mm256_unpackhi_pd(r[2], r[3]));
+    return vec_add(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+#endif
+
+INLINE void vec_keep(vec *a) { __asm__("" : "+x"(*a)); }

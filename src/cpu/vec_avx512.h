@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* AVX-512 (F, BW, DQ, VL): 32 registers of 512 bits. See vec.h for what each name means. */
+#include <immintrin.h>
+
+enum { MR = 8, NV = 2 };
+
+#if REAL_BITS == 32
+typedef float real;
+typedef __m512 vec;
+typedef __mmask16 vmask;
+#define VEC_N 16
+#define EXP2_LOW (-160)
+
+INLINE vec vec_load(const real *p) { return _mm512_loadu_ps(p); }
+INLINE void vec_store(real *p, vec a) { _mm512_storeu_ps(p, a); }
+INLINE vec vec_set(real a) { return _mm512_set1_ps(a); }
+INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vec vec_fms(vec a, vec b, vec c) { return _mm512_fmsub_ps(a, b, c); }
+INLINE vec vec_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+INLINE vmask vec_le(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+INLINE vmask vec_lt(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+INLINE vec vec_select(vmask m, vec a, vec b) { return _mm512_mask_blend_ps(m, b, a); }
+INLINE vmask vmask_and(vmask a, vmask b) { return (vmask)(a & b); }
+INLINE int vmask_all(vmask m) { return m == 0xffff; }
+INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
+INLINE vec vec_ldexp(vec a, vec n) { return _mm512_scalef_ps(a, n); }
+
+INLINE vec vec_from_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+INLINE void vec_to_f16(uint16_t *p, vec a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+INLINE vec vec_from_bf16(const uint16_t *p)
+{
+    const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+INLINE void vec_to_bf16(uint16_t *p, vec a)
+{
+    const __m512i u = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    const __m512i h = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, up, quiet), 16);
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(h));
+}
+
+INLINE void vec_transpose(vec r[VEC_N])
+{
+    vec t[VEC_N];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int h = 0; h < 2; h++) {
+            const __m512d a = _mm512_castps_pd(t[i + h]), b = _mm512_castps_pd(t[i + 2 + h]);
+            r[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            r[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    }
+}
+
+/* Two vectors' 128-bit quarters, pairwise added: the first one's two sums, then the second's. */
+INLINE vec add_quarters(vec a, vec b)
+{
+    return vec_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+INLINE vec vec_sums(const vec r[VEC_N])
+{
+    vec a[8], b[4];
+    UNROLL for (int i = 0; i < 8; i++) { /* r[x], r[x + 2] of the order that comes out below */
+        const vec x = r[4 * (i % 4) + i / 4], y = r[4 * (i % 4) + i / 4 + 2];
+        a[i] = vec_add(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+        b[i] = vec_add(_mm512_unpacklo_ps(a[i], a[i + 4]), _mm512_unpackhi_ps(a[i], a[i + 4]));
+    return add_quarters(add_quarters(b[0], b[1]), add_quarters(b[2], b[3]));
+}
+
+#else
+typedef double real;
+typedef __m512d vec;
+typedef __mmask8 vmask;
+#define VEC_N 8
+#define EXP2_LOW (-1100)
+
+INLINE vec vec_load(const real *p) { return _mm512_loadu_pd(p); }
+INLINE void vec_store(real *p, vec a) { _mm512_storeu_pd(p, a); }
+INLINE vec vec_set(real a) { return _mm512_set1_pd(a); }
+INLINE vec vec_add(vec a, vec b) { return _mm512_add_pd(a, b); }
+INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_pd(a, b); }
+INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_pd(a, b); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_pd(a, b, c); }
+INLINE vec vec_fms(vec a, vec b, vec c) { return _mm512_fmsub_pd(a, b, c); }
+INLINE vec vec_div(vec a, vec b) { return _mm512_div_pd(a, b); }
+INLINE vec vec_max(vec a, vec b) { return _mm512_max_pd(a, b); }
+INLINE vmask vec_le(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LE_OQ); }
+INLINE vmask vec_lt(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
+INLINE vec vec_select(vmask m, vec a, vec b) { return _mm512_mask_blend_pd(m, b, a); }
+INLINE vmask vmask_and(vmask a, vmask b) { return (vmask)(a & b); }
+INLINE int vmask_all(vmask m) { return m == 0xff; }
+INLINE vec vec_round(vec a) { return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT); }
+INLINE vec vec_ldexp(vec a, vec n) { return _mm512_scalef_pd(a, n); }
+
+INLINE void vec_transpose(vec r[VEC_N])
+{
+    vec t[VEC_N];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm512_unpacklo_pd(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_pd(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        r[i] = _mm512_shuffle_f64x2(t[i], t[i + 2], 0x88);
+        r[i + 2] = _mm512_shuffle_f64x2(t[i], t[i + 2], 0xdd);
+        r[i + 4] = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0x88);
+        r[i + 6] = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f64x2(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f64x2(r[i], r[i + 4], 0xdd);
+    }
+    for (int i = 0; i < 8; i++)
+        r[i] = t[i];
+}
+
+INLINE vec add_quarters(vec a, vec b)
+{
+    return vec_add(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xdd));
+}
+
+INLINE vec vec_sums(const vec r[VEC_N])
+{
+    vec a[4];
+    UNROLL for (int i = 0; i < 4; i++)
+        a[i] = vec_add(_mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]),
+                       _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]));
+    return add_quarters(add_quarters(a[0], a[1]), add_quarters(a[2], a[3]));
+}
+#endif
+
+INLINE void vec_keep(vec *a) { __asm__("" : "+v"(*a)); }

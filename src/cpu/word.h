@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the products multiply: words, as large as a `real`, of PAIR numbers side by side along the
+ * summed dimension. A vec may hold VEC_N words, whose bits mean nothing to its other functions. The
+ * build names a word_<kind>.h, which gives
+ *
+ *   vec_mac(a, b, c)      c plus the products of the words' numbers
+ *   word_load(p)          VEC_N words of the PAIR * VEC_N elements from p on
+ *   word_get(p, n)        one word of the first n elements from p on, 0 in place of missing ones
+ *   word_zip(row)         VEC_N words, each of one element from each of PAIR rows
+ *   word_pack(a)          the same of numbers in the computing type, rounded to nearest even
+ *   word_times(w, by)     each number of a word times that lane of `by`
+ *   word_seen(w, seen)    0 in place of numbers that are not seen
+ *   word_spoil(w, bad)    bad, made NaN where a number is not finite
+ *   word_negate(w)        each number of a word times -1
+ */
+#ifndef ATTN_CPU_WORD_H
+#define ATTN_CPU_WORD_H
+
+#include "cpu/elem.h"
+
+#include WORD_H
+
+#endif
