@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Argument tests that are no table: contexts, sizes of structures, workspaces, slices, familiar
+ * forms. */
+#ifndef TESTS_ARGS_MORE_H
+#define TESTS_ARGS_MORE_H
+
+#include <stdbool.h>
+
+#include "attn/attn.h"
+
+/* A context with a backend, all else default; ends the program where there is none. */
+attn_context *context_of(attn_backend backend);
+
+bool eager_built(void);
+
+void test_contexts(void); /* options, environment variables, choice */
+void test_calls(void);    /* null pointers, sizes of structures, workspaces, messages */
+void test_slices(void);   /* outputs interleaved with inputs */
+void test_forms(void);    /* the familiar forms' own arguments */
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "compare.h"
+
+#include <float.h>
+#include <math.h>
+
+long double compare_ulp(attn_dtype type, long double x)
+{
+    const int digits = type == ATTN_F64 ? DBL_MANT_DIG : FLT_MANT_DIG;
+    const int least = type == ATTN_F64 ? DBL_MIN_EXP : FLT_MIN_EXP;
+    int exponent = least;
+
+    if (x != 0)
+        frexpl(x, &exponent);
+    return ldexpl(1, (exponent > least ? exponent : least) - digits);
+}
+
+long double compare_allowed(enum compare_what what, attn_dtype type, const long double *truth,
+                            const long double *eager, int64_t n)
+{
+    long double most = what == COMPARE_LSE ? 1 : 0, error = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(truth[i]))
+            continue;
+        most = fmaxl(most, fabsl(truth[i]));
+        if (isfinite(eager[i]))
+            error = fmaxl(error, fabsl(eager[i] - truth[i]));
+    }
+    return BUDGET_FACTOR * error + BUDGET_ULPS * compare_ulp(type, most);
+}
+
+static bool same_kind(enum compare_what what, long double truth, double got)
+{
+    if (isnan(truth))
+        return isnan(got);
+    return what == COMPARE_OUT ? !isfinite(got) : (long double)got == truth;
+}
+
+bool compare_values(enum compare_what what, const long double *truth, long double allowed,
+                    const double *got, int64_t n, double *worst, struct compare_fault *fault)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const long double error = fabsl((long double)got[i] - truth[i]);
+        const bool good = isfinite(truth[i]) ? error <= allowed : same_kind(what, truth[i], got[i]);
+        if (!good) {
+            *fault = (struct compare_fault){i, got[i], truth[i], error, allowed};
+            return false;
+        }
+        if (worst && isfinite(truth[i]) && allowed > 0)
+            *worst = fmax(*worst, (double)(error / allowed));
+    }
+    return true;
+}
+
+int64_t compare_bits(const double *a, const double *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const bool alike = isnan(a[i]) ? isnan(b[i]) != 0
+                                       : a[i] == b[i] && !signbit(a[i]) == !signbit(b[i]);
+        if (!alike)
+            return i;
+    }
+    return -1;
+}

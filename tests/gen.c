@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Shapes, lengths, masks and numbers of a problem. */
+#include "gen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+static int64_t draw_length(struct rng *r, int64_t most)
+{
+    static const int16_t edges[] = {0,  1,  1,  2,  3,   5,   7,   8,   9,   11,  13,  15,  16,
+                                    17, 19, 23, 31, 32,  33,  37,  47,  48,  49,  61,  63,  64,
+                                    65, 67, 95, 96, 97,  101, 127, 128, 129, 131, 191, 192, 193,
+                                    251, 255, 256, 257, 293, 383, 384, 385, 509, 640, 761, 1031};
+
+    for (;;) {
+        const int64_t n = rng_chance(r, 75) ? RNG_PICK(r, edges) : rng_below(r, most + 1);
+        if (n <= most)
+            return n;
+    }
+}
+
+static int64_t draw_head_dim(struct rng *r)
+{
+    static const int16_t usual[] = {1, 3, 8, 16, 24, 40, 63, 64, 64, 65, 80, 128, 128, 129};
+    static const int16_t rare[] = {2, 7, 17, 31, 32, 33, 96, 100, 160, 192, 256, 300};
+
+    return rng_chance(r, 85) ? RNG_PICK(r, usual) : RNG_PICK(r, rare);
+}
+
+static void draw_heads(struct problem *p, struct rng *r)
+{
+    static const int8_t groups[] = {1, 1, 1, 2, 3, 4, 8};
+    const int64_t group = RNG_PICK(r, groups);
+
+    p->hkv = 1 + rng_below(r, 8 / group);
+    p->hq = p->hkv * group;
+    p->tell_hkv = p->hq != p->hkv || rng_chance(r, 50);
+    p->d = draw_head_dim(r);
+    p->dv = rng_chance(r, 70) ? p->d : draw_head_dim(r);
+    p->tell_dv = p->dv != p->d || rng_chance(r, 50);
+}
+
+/* Lengths that take part, of one side. */
+static void draw_used(struct problem *p, struct side *s, int64_t most, struct rng *r)
+{
+    const bool alike = rng_chance(r, 25);
+
+    for (int64_t b = 0; b < p->batch; b++)
+        s->used[b] = alike && b ? s->used[0] : draw_length(r, most);
+}
+
+/* The rows around those lengths: room of each sequence, tails, the number types. */
+static void draw_room(struct problem *p, struct side *s, struct rng *r)
+{
+    int64_t longest = 0;
+    bool equal = true;
+
+    for (int64_t b = 0; b < p->batch; b++) {
+        equal = equal && s->used[b] == s->used[0];
+        longest = s->used[b] > longest ? s->used[b] : longest;
+    }
+    s->has_used = rng_chance(r, s->packed ? 30 : 40) || (!s->packed && !equal);
+    s->seqlen = longest + (s->has_used && rng_chance(r, 40) ? rng_below(r, 9) : 0);
+    longest = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        s->room[b] = s->packed ? s->used[b] : s->seqlen;
+        if (s->packed && s->has_used && rng_chance(r, 60))
+            s->room[b] += rng_below(r, rng_chance(r, 80) ? 6 : 70);
+        longest = s->room[b] > longest ? s->room[b] : longest;
+        s->start[b + 1] = s->packed ? s->start[b] + s->room[b] : 0;
+    }
+    s->tokens = s->start[p->batch] + (rng_chance(r, 30) ? 1 + rng_below(r, 9) : 0);
+    s->cu_type = rng_chance(r, 30) ? ATTN_I64 : ATTN_I32;
+    s->used_type = rng_chance(r, 30) ? ATTN_I64 : ATTN_I32;
+    if (s->packed && rng_chance(r, 50))
+        s->max_seqlen = longest + (rng_chance(r, 50) ? rng_below(r, 1000) : 0);
+}
+
+/* Multiplications of the whole problem. */
+static int64_t work_of(const struct problem *p)
+{
+    int64_t pairs = 0;
+
+    for (int64_t b = 0; b < p->batch; b++)
+        pairs += p->query.used[b] * p->key.used[b];
+    return pairs * p->hq * (p->d + p->dv);
+}
+
+static void draw_shape(struct problem *p, struct rng *r)
+{
+    static const int16_t mosts[] = {2, 17, 17, 65, 65, 130, 130, 300, 300, 1100};
+    const int64_t limit = rng_chance(r, 90) ? 1000000 : rng_chance(r, 80) ? 5000000 : 30000000;
+    const int64_t most = RNG_PICK(r, mosts);
+
+    p->batch = rng_chance(r, 3) ? 0 : 1 + rng_below(r, 6);
+    p->query.packed = rng_chance(r, 50);
+    p->key.packed = rng_chance(r, 70) ? p->query.packed : !p->query.packed;
+    do {
+        draw_heads(p, r);
+        draw_used(p, &p->query, rng_chance(r, 15) ? 4 : most, r);
+        draw_used(p, &p->key, rng_chance(r, 10) ? 4 : most, r);
+        if (p->batch > 1 && rng_chance(r, 20))
+            p->batch--;
+    } while (work_of(p) > limit);
+    draw_room(p, &p->query, r);
+    draw_room(p, &p->key, r);
+    if (p->query.packed == p->key.packed && rng_chance(r, 45)) {
+        const struct side key = p->key;
+        p->key = p->query; /* self-attention: both sides are the same tokens */
+        if (work_of(p) > 2 * limit)
+            p->key = key;
+    }
+}
+
+static int64_t draw_reach(struct rng *r, int64_t most)
+{
+    static const int64_t huge[] = {INT64_MAX, INT64_MAX - 1, INT64_C(1) << 40, INT32_MAX};
+
+    switch (rng_below(r, 6)) {
+    case 0: return -1;
+    case 1: return 0;
+    case 2: return RNG_PICK(r, huge);
+    case 3: return rng_below(r, 2 * most + 2);
+    default: return rng_below(r, most / 4 + 3);
+    }
+}
+
+static void draw_rules(struct problem *p, struct rng *r)
+{
+    int64_t longest = 0;
+
+    for (int64_t b = 0; b < p->batch; b++)
+        longest = p->key.used[b] > longest ? p->key.used[b] : longest;
+    p->causal = rng_chance(r, 40);
+    p->window = rng_chance(r, 30);
+    if (p->window) {
+        p->left = draw_reach(r, longest);
+        p->right = draw_reach(r, longest);
+    }
+    if (p->causal || p->window || rng_chance(r, 10))
+        p->align = rng_chance(r, 50) ? ATTN_TOP_LEFT : ATTN_BOTTOM_RIGHT;
+}
+
+static void draw_scale(struct problem *p, struct rng *r)
+{
+    switch (rng_below(r, 10)) {
+    case 0: p->scale = -0.3 - rng_uniform(r); break;
+    case 1: p->scale = 0.02 + rng_uniform(r); break;
+    case 2: p->scale = 0.125; break;
+    case 3: p->scale = 1; break;
+    case 4: p->scale = rng_chance(r, 50) ? 1e-30 : -1e-5; break;
+    default: p->scale = 0;
+    }
+}
+
+/* Which keys of one sequence of n keys the mask hides. */
+static void draw_mask(uint8_t *mask, int64_t n, struct rng *r)
+{
+    const int64_t kind = rng_below(r, 7), cut = rng_below(r, n + 1), density = 5 + rng_below(r, 90);
+    const int64_t tile = INT64_C(16) << rng_below(r, 4);
+    const int64_t hidden = rng_below(r, n / tile + 1);
+
+    for (int64_t j = 0; j < n; j++) {
+        bool see = true;
+        switch (kind) {
+        case 0: see = false; break;             /* nothing */
+        case 1: see = j >= cut; break;          /* left padding */
+        case 2: see = j < cut; break;           /* right padding */
+        case 3: see = j / tile != hidden; break; /* a whole tile */
+        case 4: see = j == cut; break;          /* one key at most */
+        case 5: see = rng_chance(r, (int)density); break;
+        default: break;
+        }
+        mask[j] = see ? (uint8_t)(1 + rng_below(r, 255)) : 0;
+    }
+}
+
+static void draw_masks(struct problem *p, struct rng *r)
+{
+    const int64_t extra = rng_chance(r, 30) ? rng_below(r, 20) : 0;
+
+    p->has_mask = rng_chance(r, 35);
+    p->mask_stride = p->key.seqlen + extra;
+    p->mask_given = extra || rng_chance(r, 50) ? p->mask_stride : 0;
+    problem_index_buffers(p);
+    if (!p->has_mask)
+        return;
+    for (int64_t b = 0; b < p->batch; b++)
+        draw_mask(p->buffers[BUFFER_MASK].image + mask_at(p, b, 0), p->key.used[b], r);
+}
+
+static enum unseen draw_unseen(struct rng *r)
+{
+    const int64_t x = rng_below(r, 10);
+
+    return x < 6 ? UNSEEN_NAN : x < 7 ? UNSEEN_INF : x < 8 ? UNSEEN_ZERO : UNSEEN_FINITE;
+}
+
+void gen_problem(struct problem *p, uint64_t seed)
+{
+    struct rng r = rng_seeded(seed);
+
+    memset(p, 0, sizeof *p);
+    p->seed = seed;
+    p->dtype = rng_chance(&r, 30) ? ATTN_F64 : ATTN_F32;
+    draw_shape(p, &r);
+    draw_rules(p, &r);
+    draw_scale(p, &r);
+    draw_masks(p, &r);
+    p->has_lse = rng_chance(&r, 85);
+    p->own_workspace = rng_chance(&r, 50);
+    gen_layout(p, &r);
+    problem_roles(p);
+    gen_values(p, &r);
+    gen_unseen(p, draw_unseen(&r), &r);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The numbers that stand in q, k and v, seen or unseen. */
+#include <math.h>
+
+#include "gen.h"
+
+enum values {
+    NORMAL,
+    WIDE,     /* q 64 times as large: a softmax close to a maximum */
+    OVERFLOW, /* single products far beyond the type's range, others huge but inside */
+    TINY,     /* denormal products, denormal values */
+    EQUAL,    /* one number for q, one for k, one for v */
+    INTEGERS, /* -3 to 3: many equal scores */
+    LARGE_V,
+    NOT_FINITE /* normal, with a NaN or an infinity here and there */
+};
+
+static const char *const value_names[] = {"normal", "wide",     "overflow", "tiny",
+                                          "equal",  "integers", "large-v",  "not-finite"};
+
+static double pow10_of(attn_dtype type, double f32, double f64)
+{
+    return pow(10, type == ATTN_F64 ? f64 : f32);
+}
+
+static double draw_value(enum values kind, attn_dtype type, enum role role, const double *equal,
+                         struct rng *r)
+{
+    const double x = rng_normal(r);
+
+    switch (kind) {
+    case WIDE: return role == ROLE_Q ? 64 * x : x;
+    case TINY: return x * (role == ROLE_V ? pow10_of(type, -39, -309) : pow10_of(type, -20, -160));
+    case EQUAL: return equal[role];
+    case INTEGERS: return (double)(rng_below(r, 7) - 3);
+    case LARGE_V: {
+        const double power = rng_uniform(r);
+        return role == ROLE_V ? x * pow10_of(type, 30 * power, 300 * power) : x;
+    }
+    default: return x;
+    }
+}
+
+/* Tensors may share a buffer: each buffer is filled once, by role. */
+static void fill_buffer(struct problem *p, struct buffer *b, enum values kind, struct rng *r)
+{
+    const double equal[] = {0, rng_normal(r), rng_normal(r), rng_normal(r)};
+
+    for (int64_t n = 0; n < b->count; n++)
+        if (b->role[n] >= ROLE_Q && b->role[n] <= ROLE_V)
+            element_set(p->dtype, b->image, n,
+                        draw_value(kind, p->dtype, (enum role)b->role[n], equal, r));
+}
+
+/*
+ * Element 0 of some rows of one side becomes +-2^power. The rest of the rows get a multiple of 1/16
+ * there: two scores of 2^power times such numbers are equal or far apart, whatever the rounding.
+ */
+static void set_heads(struct problem *p, const struct tensor *t, const struct side *s, int power,
+                      int percent, bool signs, struct rng *r)
+{
+    struct buffer *buffer = &p->buffers[t->buffer];
+
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < s->used[b]; i++)
+            for (int64_t h = 0; h < t->heads; h++) {
+                const int64_t at = tensor_at(t, s, b, i, h);
+                double x = ldexp(1, power);
+                if (!rng_chance(r, percent))
+                    x = (double)(rng_below(r, 101) - 50) / 16;
+                if (signs && rng_chance(r, 50))
+                    x = -x;
+                if (buffer->role[at] != ROLE_UNSEEN)
+                    element_set(p->dtype, buffer->image, at, x);
+            }
+}
+
+/* The products 2^(q + k) exceed the type, and 2^q times a normal number never comes near it. */
+static void overflow(struct problem *p, struct rng *r)
+{
+    const bool f64 = p->dtype == ATTN_F64;
+    static const int8_t shares[] = {5, 30, 100};
+
+    if (fabs(p->scale) > 0 && fabs(p->scale) < 0.02)
+        p->scale = 0;
+    set_heads(p, &p->q, &p->query, f64 ? 800 : 100, RNG_PICK(r, shares), true, r);
+    set_heads(p, &p->k, &p->key, f64 ? 500 : 60, RNG_PICK(r, shares), rng_chance(r, 50), r);
+}
+
+static bool v_in_k(const struct problem *p)
+{
+    return p->v.buffer == p->k.buffer && p->v.offset == p->k.offset;
+}
+
+/* Makes the n-th seen element of q, k and v NaN or infinite. */
+static void set_seen(struct problem *p, int64_t n, bool infinite_qk, struct rng *r)
+{
+    for (int name = BUFFER_Q; name <= BUFFER_V; name++) {
+        struct buffer *b = &p->buffers[name];
+        for (int64_t at = 0; at < b->count; at++) {
+            if (b->role[at] < ROLE_Q || b->role[at] > ROLE_V || n-- > 0)
+                continue;
+            const bool infinite = (b->role[at] == ROLE_V) != infinite_qk && !v_in_k(p);
+            const double x = infinite && rng_chance(r, 60) ? INFINITY : NAN;
+            element_set(p->dtype, b->image, at, rng_chance(r, 50) ? x : -x);
+            return;
+        }
+    }
+}
+
+/* Infinities stand either in q and k or in v: a score of -inf leaves open what an infinite value
+ * under a weight of 0 gives. */
+static void not_finite(struct problem *p, struct rng *r)
+{
+    const bool infinite_qk = rng_chance(r, 50);
+    int64_t seen = 0;
+
+    for (int name = BUFFER_Q; name <= BUFFER_V; name++)
+        for (int64_t at = 0; at < p->buffers[name].count; at++) {
+            const uint8_t role = p->buffers[name].role[at];
+            seen += role >= ROLE_Q && role <= ROLE_V;
+        }
+    if (fabs(p->scale) > 0 && fabs(p->scale) < 0.02)
+        p->scale = 0;
+    for (int64_t n = 1 + rng_below(r, 3); n > 0 && seen > 0; n--)
+        set_seen(p, rng_below(r, seen), infinite_qk, r);
+}
+
+static enum values draw_kind(struct rng *r)
+{
+    static const uint8_t share[] = {47, 8, 7, 6, 6, 8, 8, 10};
+    int64_t x = rng_below(r, 100);
+    int kind = NORMAL;
+
+    while (x >= share[kind])
+        x -= share[kind++];
+    return (enum values)kind;
+}
+
+void gen_values(struct problem *p, struct rng *r)
+{
+    enum values kind = draw_kind(r);
+
+    if (kind == LARGE_V && v_in_k(p))
+        kind = NORMAL; /* the scores would be large as well */
+    p->values = value_names[kind];
+    for (int name = BUFFER_Q; name <= BUFFER_V; name++)
+        if (p->buffers[name].element)
+            fill_buffer(p, &p->buffers[name], kind, r);
+    if (kind == OVERFLOW)
+        overflow(p, r);
+    if (kind == NOT_FINITE)
+        not_finite(p, r);
+}
+
+static double draw_unseen(enum unseen what, struct rng *r)
+{
+    switch (what) {
+    case UNSEEN_NAN: return rng_chance(r, 90) ? NAN : -NAN;
+    case UNSEEN_INF: return rng_chance(r, 80) ? INFINITY : -INFINITY;
+    case UNSEEN_ZERO: return 0;
+    default: return rng_normal(r) * (rng_chance(r, 10) ? 1e37 : 10);
+    }
+}
+
+void gen_unseen(struct problem *p, enum unseen what, struct rng *r)
+{
+    for (int name = BUFFER_Q; name <= BUFFER_V; name++) {
+        struct buffer *b = &p->buffers[name];
+        for (int64_t n = 0; n < b->count; n++)
+            if (b->role[n] == ROLE_UNSEEN)
+                element_set(p->dtype, b->image, n, draw_unseen(what, r));
+    }
+    struct buffer *mask = &p->buffers[BUFFER_MASK];
+    for (int64_t n = 0; n < mask->count; n++)
+        if (mask->role[n] == ROLE_UNSEEN)
+            mask->image[n] = (uint8_t)rng_below(r, 256);
+}

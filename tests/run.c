@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "run.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+#include "report.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define FENCE(at, bytes) __asan_poison_memory_region(at, bytes)
+#define UNFENCE(at, bytes) __asan_unpoison_memory_region(at, bytes)
+#else
+#define FENCE(at, bytes) ((void)(at), (void)(bytes))
+#define UNFENCE(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
+enum { GUARD = 256, GUARD_BYTE = 0xa5, NAN_BYTE = 0xff, LINE = 1200 };
+
+/* Memory between two guards: the first byte of `data` is `shift` bytes past a multiple of 64. */
+struct guarded {
+    unsigned char *base, *data;
+    size_t bytes, before, after;
+};
+
+static struct guarded guard_open(size_t bytes, size_t shift)
+{
+    struct guarded g = {.bytes = bytes};
+
+    g.base = test_alloc(bytes + shift + 2 * GUARD + 64);
+    memset(g.base, GUARD_BYTE, bytes + shift + 2 * GUARD + 64);
+    g.before = GUARD + (64 - (uintptr_t)g.base % 64) % 64 + shift;
+    g.data = g.base + g.before;
+    g.after = bytes + shift + 2 * GUARD + 64 - g.before - bytes;
+    FENCE(g.base, g.before);
+    FENCE(g.data + bytes, g.after);
+    return g;
+}
+
+static bool guard_byte_in(const unsigned char *at, size_t bytes)
+{
+    for (size_t n = 0; n < bytes; n++)
+        if (at[n] != GUARD_BYTE)
+            return false;
+    return true;
+}
+
+static bool guard_intact(const struct guarded *g)
+{
+    UNFENCE(g->base, g->before);
+    UNFENCE(g->data + g->bytes, g->after);
+    return guard_byte_in(g->base, g->before) && guard_byte_in(g->data + g->bytes, g->after);
+}
+
+static void guard_close(struct guarded *g)
+{
+    UNFENCE(g->base, g->before);
+    UNFENCE(g->data + g->bytes, g->after);
+    free(g->base);
+}
+
+/* One call's memory: a copy of every buffer, and the workspace. */
+struct call {
+    struct guarded copy[BUFFERS], workspace;
+    bool has_workspace;
+    attn_desc desc;
+};
+
+static bool is_output(const struct buffer *b, int64_t n) { return b->role[n] == ROLE_OUTPUT; }
+
+static void call_open(struct call *c, const struct problem *p)
+{
+    unsigned char *data[BUFFERS] = {NULL};
+
+    memset(c, 0, sizeof *c);
+    for (int n = 0; n < BUFFERS; n++) {
+        const struct buffer *b = &p->buffers[n];
+        const size_t bytes = (size_t)b->count * b->element;
+        if (b->element == 0)
+            continue;
+        c->copy[n] = guard_open(bytes, (size_t)b->shift * b->element);
+        data[n] = c->copy[n].data;
+        memcpy(data[n], b->image, bytes);
+        for (int64_t at = 0; at < b->count; at++)
+            if (is_output(b, at))
+                memset(data[n] + (size_t)at * b->element, NAN_BYTE, b->element);
+    }
+    c->desc = problem_desc(p, data);
+}
+
+static void call_close(struct call *c)
+{
+    for (int n = 0; n < BUFFERS; n++)
+        if (c->copy[n].base)
+            guard_close(&c->copy[n]);
+    if (c->has_workspace)
+        guard_close(&c->workspace);
+}
+
+static attn_status call_workspace(struct call *c, const struct target *t)
+{
+    size_t bytes = 0;
+    const attn_status status = attn_workspace_size(t->context, &c->desc, ATTN_PASS_FORWARD, &bytes);
+
+    if (status != ATTN_OK)
+        return status;
+    c->workspace = guard_open(bytes, 0);
+    c->has_workspace = true;
+    memset(c->workspace.data, NAN_BYTE, bytes);
+    c->desc.workspace = c->workspace.data;
+    c->desc.workspace_bytes = bytes;
+    return ATTN_OK;
+}
+
+static const char *const buffer_names[] = {
+    "q", "k", "v", "out", "lse", "key_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_q",
+    "seqused_k"};
+
+/* Guards, gaps and inputs are as they were. */
+static bool call_clean(const struct call *c, const struct problem *p, char *why, size_t size)
+{
+    for (int n = 0; n < BUFFERS; n++) {
+        const struct buffer *b = &p->buffers[n];
+        if (b->element == 0)
+            continue;
+        if (!guard_intact(&c->copy[n])) {
+            snprintf(why, size, "%s: written outside its memory", buffer_names[n]);
+            return false;
+        }
+        for (int64_t at = 0; at < b->count; at++)
+            if (!is_output(b, at) &&
+                memcmp(c->copy[n].data + (size_t)at * b->element,
+                       b->image + (size_t)at * b->element, b->element) != 0) {
+                snprintf(why, size, "%s: element %lld was changed", buffer_names[n], (long long)at);
+                return false;
+            }
+    }
+    if (c->has_workspace && !guard_intact(&c->workspace)) {
+        snprintf(why, size, "workspace of %zu bytes: written outside", c->workspace.bytes);
+        return false;
+    }
+    return true;
+}
+
+/* Rows from..to of sequence b of an output belong to no query and hold x. */
+static bool rows_hold(const struct problem *p, const struct call *c, const struct tensor *t,
+                      const struct side *s, int64_t b, int64_t from, int64_t to, double x,
+                      char *why, size_t size)
+{
+    for (int64_t i = from; i < to; i++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t w = 0; w < t->width; w++) {
+                const int64_t at = tensor_at(t, s, b, i, h) + w;
+                const double got = element_get(p->dtype, c->copy[t->buffer].data, at);
+                if (got == x)
+                    continue;
+                snprintf(why, size, "%s: row %lld of sequence %lld, head %lld, belongs to no query "
+                         "and holds %g, not %g", t == &p->lse ? "lse" : "out", (long long)i,
+                         (long long)b, (long long)h, got, x);
+                return false;
+            }
+    return true;
+}
+
+static bool unused_hold(const struct problem *p, const struct call *c, const struct tensor *t,
+                        double x, char *why, size_t size)
+{
+    const struct side *s = &p->query;
+    struct side all = *s;
+
+    for (int64_t b = 0; b < p->batch; b++)
+        if (!rows_hold(p, c, t, s, b, s->used[b], s->room[b], x, why, size))
+            return false;
+    all.start[0] = 0;
+    return !s->packed ||
+           rows_hold(p, c, t, &all, 0, s->start[p->batch], s->tokens, x, why, size);
+}
+
+static double *collect(const struct problem *p, const struct call *c, const struct tensor *t,
+                       int64_t *count)
+{
+    const struct side *s = &p->query;
+    int64_t rows = 0, n = 0;
+
+    for (int64_t b = 0; b < p->batch; b++)
+        rows += s->used[b];
+    *count = rows * t->heads * t->width;
+    double *x = test_alloc((size_t)*count * sizeof *x);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t i = 0; i < s->used[b]; i++)
+                for (int64_t w = 0; w < t->width; w++)
+                    x[n++] = element_get(p->dtype, c->copy[t->buffer].data,
+                                         tensor_at(t, s, b, i, h) + w);
+    return x;
+}
+
+void result_free(struct result *r)
+{
+    free(r->out);
+    free(r->lse);
+    memset(r, 0, sizeof *r);
+}
+
+/* Whether the target says that it serves the call; notes the kernel that it names. */
+static enum run_answer ask(const struct call *c, struct target *t, char *why, size_t size)
+{
+    attn_explanation e = attn_explanation_init();
+    const attn_status status = attn_explain(t->context, &c->desc, ATTN_PASS_FORWARD, &e);
+
+    if (status != ATTN_OK) {
+        snprintf(why, size, "attn_explain: %s, %s", attn_status_name(status),
+                 attn_last_message(t->context));
+        return RUN_BAD;
+    }
+    for (int32_t n = 0; n < e.count; n++) {
+        const attn_candidate *a = &e.candidates[n];
+        if (a->backend != t->backend)
+            continue;
+        if (a->status != ATTN_OK) {
+            snprintf(why, size, "%s: %s", attn_status_name(a->status), a->reason);
+            return RUN_REFUSED;
+        }
+        t->served++;
+        t->kernel_named += !t->isa || strstr(a->kernel, t->isa) != NULL;
+        return RUN_OK;
+    }
+    snprintf(why, size, "attn_explain does not list the backend");
+    return RUN_BAD;
+}
+
+static enum run_answer run_call(const struct problem *p, struct target *t, struct call *c,
+                                forward_fn forward, char *why, size_t size)
+{
+    const enum run_answer answer = ask(c, t, why, size);
+    attn_status status = ATTN_OK;
+
+    if (answer != RUN_OK)
+        return answer;
+    if (p->own_workspace)
+        status = call_workspace(c, t);
+    if (status == ATTN_OK)
+        status = forward(t->context, &c->desc);
+    if (status != ATTN_OK) {
+        snprintf(why, size, "%s: %s", attn_status_name(status), attn_last_message(t->context));
+        return RUN_BAD;
+    }
+    if (!call_clean(c, p, why, size) || !unused_hold(p, c, &p->out, 0, why, size))
+        return RUN_BAD;
+    if (p->has_lse && !unused_hold(p, c, &p->lse, -INFINITY, why, size))
+        return RUN_BAD;
+    return RUN_OK;
+}
+
+enum run_answer run_problem(const struct problem *p, struct target *t, forward_fn forward,
+                            struct result *r, char *why, size_t why_size)
+{
+    struct call c;
+
+    memset(r, 0, sizeof *r);
+    call_open(&c, p);
+    const enum run_answer answer = run_call(p, t, &c, forward, why, why_size);
+    if (answer == RUN_OK) {
+        r->out = collect(p, &c, &p->out, &r->n_out);
+        if (p->has_lse)
+            r->lse = collect(p, &c, &p->lse, &r->n_lse);
+    }
+    call_close(&c);
+    return answer;
+}
+
+bool run_or_report(const struct options *o, const struct problem *p, struct target *t,
+                   forward_fn forward, struct result *r)
+{
+    char why[LINE] = "", line[LINE], what[LINE];
+    const enum run_answer answer = run_problem(p, t, forward, r, why, sizeof why);
+
+    if (answer == RUN_REFUSED && t->backend != ATTN_BACKEND_CPU) {
+        report_skip("%s: %s", t->name, why);
+    } else if (answer != RUN_OK) {
+        problem_print(p, what, sizeof what);
+        report_fail("%s: %s (%s)", run_line(o, p, t, line, sizeof line), why, what);
+    }
+    return answer == RUN_OK;
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Memory: every allocation fails once; what is released is what was taken; what workspaces hold at
+ * first changes nothing; no memory is taken behind the allocator's back; one long sequence fits in
+ * little memory on the cpu backend, and is refused under a limit by the eager one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc_count.h"
+#include "attn/attn.h"
+#include "expect.h"
+#include "memory.h"
+
+/* ------------------------------------------------------------------------------------------------
+ * An allocator that watches
+ * --------------------------------------------------------------------------------------------- */
+
+enum { MOST_LIVE = 8, GUARD = 64 };
+
+struct watch {
+    int64_t calls, fail_at; /* fail_at: the call, counted from 1, that gets nothing; 0: none */
+    size_t limit;           /* bytes at once; 0: none */
+    size_t now, most;       /* bytes */
+    unsigned char fill;
+    int live, faults;
+    struct {
+        unsigned char *block, *data;
+        size_t bytes;
+    } taken[MOST_LIVE];
+};
+
+/* Aligned to `align` and to nothing more, with guards around, full of w->fill. */
+static void *watch_alloc(void *user, size_t bytes, size_t align)
+{
+    struct watch *w = user;
+    w->calls++;
+    if (align == 0 || (align & (align - 1)) != 0 || align > 4096 || w->live == MOST_LIVE) {
+        w->faults++;
+        return NULL;
+    }
+    if (w->calls == w->fail_at || (w->limit && w->now + bytes > w->limit))
+        return NULL;
+    unsigned char *block = test_alloc(bytes + 3 * align + 2 * GUARD);
+    uintptr_t at = ((uintptr_t)block + GUARD + 2 * align - 1) / (2 * align) * (2 * align) + align;
+    unsigned char *data = block + (at - (uintptr_t)block);
+    if (bytes <= 1 << 26) /* a large one stays untouched, so that it costs nothing */
+        memset(data, w->fill, bytes);
+    memset(data - GUARD, 0x5a, GUARD);
+    memset(data + bytes, 0x5a, GUARD);
+    w->taken[w->live].block = block;
+    w->taken[w->live].data = data;
+    w->taken[w->live++].bytes = bytes;
+    w->now += bytes;
+    w->most = w->now > w->most ? w->now : w->most;
+    return data;
+}
+
+static bool guards_whole(const unsigned char *data, size_t bytes)
+{
+    for (int n = 0; n < GUARD; n++)
+        if (data[bytes + (size_t)n] != 0x5a || data[-1 - n] != 0x5a)
+            return false;
+    return true;
+}
+
+static void watch_release(void *user, void *data, size_t bytes)
+{
+    struct watch *w = user;
+    for (int n = 0; n < w->live; n++)
+        if (w->taken[n].data == data) {
+            w->faults += w->taken[n].bytes != bytes || !guards_whole(data, bytes);
+            free(w->taken[n].block);
+            w->now -= bytes;
+            w->taken[n] = w->taken[--w->live];
+            return;
+        }
+    w->faults++;
+}
+
+static attn_status context_with(struct watch *w, attn_backend backend, int32_t threads,
+                                attn_context **c)
+{
+    attn_options o = attn_options_init();
+    o.backend = backend;
+    o.threads = threads;
+    o.allocator.alloc = watch_alloc;
+    o.allocator.release = watch_release;
+    o.allocator.user = w;
+    return attn_context_create(c, &o);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * A call
+ * --------------------------------------------------------------------------------------------- */
+
+enum { B = 3, S = 70, H = 4, D = 24, ALL = B * S * H * D };
+static float q[ALL], k[ALL], v[ALL], out[ALL], expected[ALL];
+static const char *name;
+
+static attn_desc call_desc(void)
+{
+    attn_desc d = attn_desc_init();
+    d.batch = B;
+    d.heads_q = H;
+    d.head_dim = D;
+    d.query.seqlen = d.key.seqlen = S;
+    d.q.data = q;
+    d.k.data = k;
+    d.v.data = v;
+    d.out.data = out;
+    d.causal = 1;
+    d.align = ATTN_TOP_LEFT;
+    return d;
+}
+
+static void fill_inputs(void)
+{
+    for (int n = 0; n < ALL; n++) {
+        q[n] = (float)(n * 7 % 31 - 15) / 16;
+        k[n] = (float)(n * 11 % 29 - 14) / 16;
+        v[n] = (float)(n * 5 % 37 - 18) / 16;
+    }
+}
+
+static void expect_clean(const struct watch *w, const char *when)
+{
+    EXPECT(w->live == 0 && w->now == 0, "%s, %s: %d blocks, %zu bytes left", name, when, w->live,
+           w->now);
+    EXPECT(w->faults == 0, "%s, %s: %d wrong calls of the allocator", name, when, w->faults);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Tests
+ * --------------------------------------------------------------------------------------------- */
+
+/* Creation, then calls, with the allocation number n failing: 1, 2, ... until none is left. */
+static void test_failures(attn_backend backend)
+{
+    const attn_desc d = call_desc();
+    bool failed = true;
+    for (int64_t n = 1; failed && n < 100; n++) {
+        struct watch w = {.fail_at = n};
+        attn_context *c = NULL;
+        attn_status s = context_with(&w, backend, 2, &c);
+        failed = s != ATTN_OK;
+        EXPECT(s == (failed ? ATTN_NO_MEMORY : ATTN_OK), "%s, allocation %lld: %s", name,
+               (long long)n, attn_status_name(s));
+        EXPECT(!failed || (!c && attn_last_message(NULL)[0]), "%s, allocation %lld: a context",
+               name, (long long)n);
+        if (c) {
+            s = attn_forward(c, &d);
+            failed = w.calls >= n;
+            EXPECT(s == (failed ? ATTN_NO_MEMORY : ATTN_OK), "%s, allocation %lld: %s", name,
+                   (long long)n, attn_status_name(s));
+            EXPECT(!failed || attn_last_message(c)[0], "%s, allocation %lld: no message", name,
+                   (long long)n);
+            w.fail_at = 0;
+            EXPECT(attn_forward(c, &d) == ATTN_OK && memcmp(out, expected, sizeof out) == 0,
+                   "%s, allocation %lld: the next call: %s", name, (long long)n,
+                   attn_last_message(c));
+        }
+        attn_context_destroy(c);
+        expect_clean(&w, "a failing allocation");
+    }
+    EXPECT(!failed, "%s: no end of allocations", name);
+}
+
+/* The size that was told is what is taken, at once, and what stood there does not matter. */
+static void test_contents(attn_backend backend)
+{
+    static const unsigned char fills[] = {0x00, 0xff, 0x7f, 0xa5};
+    const attn_desc d = call_desc();
+    for (size_t n = 0; n < sizeof fills; n++) {
+        struct watch w = {.fill = fills[n]};
+        attn_context *c = NULL;
+        size_t told = 0;
+        if (context_with(&w, backend, 2, &c) != ATTN_OK)
+            continue;
+        const size_t before = w.now;
+        EXPECT(attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &told) == ATTN_OK && w.now == before,
+               "%s: workspace_size: %s", name, attn_last_message(c));
+        w.most = w.now;
+        EXPECT(attn_forward(c, &d) == ATTN_OK && memcmp(out, expected, sizeof out) == 0,
+               "%s, workspace of bytes %#x: %s", name, fills[n], attn_last_message(c));
+        EXPECT(w.most - before == told, "%s: took %zu bytes, told %zu", name, w.most - before,
+               told);
+        attn_context_destroy(c);
+        expect_clean(&w, "filled workspaces");
+    }
+}
+
+/* Once its threads and the BLAS stand, a call takes no memory but the workspace. */
+static void test_hidden(attn_backend backend)
+{
+    const attn_desc d = call_desc();
+    struct watch w = {0};
+    attn_context *c = NULL;
+    if (!alloc_count_works()) {
+        report_skip("memory taken by other ways: the C library's allocator cannot be counted here");
+        return;
+    }
+    if (context_with(&w, backend, 2, &c) != ATTN_OK)
+        return;
+    attn_forward(c, &d);
+    size_t bytes = 0;
+    attn_desc own = d;
+    attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+    own.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    own.workspace_bytes = bytes;
+    const int64_t before = alloc_count(), calls = w.calls;
+    const attn_status s = attn_forward(c, &own);
+    const int64_t taken = alloc_count() - before;
+    EXPECT(s == ATTN_OK && taken == 0, "%s: %lld allocations behind the allocator's back", name,
+           (long long)taken);
+    EXPECT(w.calls == calls, "%s: an allocation in spite of the caller's workspace", name);
+    free(own.workspace);
+    attn_context_destroy(c);
+    expect_clean(&w, "own workspace");
+}
+
+static void test_backend(attn_backend backend)
+{
+    const attn_desc d = call_desc();
+    struct watch w = {0};
+    attn_context *c = NULL;
+    name = attn_backend_name(backend);
+    attn_status s = context_with(&w, backend, 2, &c);
+    if (s == ATTN_OK)
+        s = attn_forward(c, &d);
+    if (s == ATTN_NO_BACKEND)
+        report_skip("backend %s: not built in", name);
+    else
+        EXPECT(s == ATTN_OK, "%s: %s", name, attn_last_message(c));
+    attn_context_destroy(c);
+    if (s != ATTN_OK)
+        return;
+    memcpy(expected, out, sizeof out);
+    test_failures(backend);
+    test_contents(backend);
+    test_hidden(backend);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * One long sequence
+ * --------------------------------------------------------------------------------------------- */
+
+enum { LONG = 65536, LONG_D = 64, MEBI = 1 << 20 };
+
+static attn_desc long_desc(int64_t queries, float *memory)
+{
+    attn_desc d = attn_desc_init();
+    d.batch = d.heads_q = 1;
+    d.head_dim = LONG_D;
+    d.query.seqlen = queries;
+    d.key.seqlen = LONG;
+    d.q.data = memory;
+    d.k.data = memory + LONG * LONG_D;
+    d.v.data = memory + 2 * LONG * LONG_D;
+    d.out.data = memory + 3 * LONG * LONG_D;
+    return d;
+}
+
+static void test_long_cpu(float *memory, int64_t queries)
+{
+    for (int32_t threads = 1; threads <= 64; threads *= 4) {
+        const attn_desc whole = long_desc(LONG, memory), d = long_desc(queries, memory);
+        struct watch w = {.limit = 64 * MEBI};
+        attn_context *c = NULL;
+        size_t bytes = 0;
+        context_with(&w, ATTN_BACKEND_CPU, threads, &c);
+        EXPECT(attn_workspace_size(c, &whole, ATTN_PASS_FORWARD, &bytes) == ATTN_OK &&
+                   bytes < 64 * MEBI,
+               "cpu, %d tokens, %d threads: %zu bytes", LONG, (int)threads, bytes);
+        if (threads <= 4)
+            EXPECT(attn_forward(c, &d) == ATTN_OK, "cpu, %lld queries, %d keys, %d threads: %s",
+                   (long long)queries, LONG, (int)threads, attn_last_message(c));
+        attn_context_destroy(c);
+    }
+}
+
+static void test_long_eager(float *memory)
+{
+    const attn_desc d = long_desc(LONG, memory);
+    struct watch w = {.limit = (size_t)1024 * MEBI};
+    attn_context *c = NULL;
+    size_t bytes = 0;
+    context_with(&w, ATTN_BACKEND_EAGER, 1, &c);
+    const attn_status s = attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+    if (s == ATTN_NO_BACKEND) {
+        report_skip("backend eager: not built in");
+    } else {
+        EXPECT(s == ATTN_OK && bytes >> 34, "eager, %d tokens: %s, %zu bytes", LONG,
+               attn_status_name(s), bytes);
+        EXPECT(attn_forward(c, &d) == ATTN_NO_MEMORY && attn_last_message(c)[0],
+               "eager, %d tokens in 1 GiB: \"%s\"", LONG, attn_last_message(c));
+    }
+    attn_context_destroy(c);
+}
+
+int main(int argc, char **argv)
+{
+    const bool lengthy = argc > 1 && strcmp(argv[1], "--long") == 0;
+    float *memory = test_alloc((size_t)4 * LONG * LONG_D * sizeof *memory);
+    report_begin("alloc");
+    fill_inputs();
+    test_backend(ATTN_BACKEND_CPU);
+    test_backend(ATTN_BACKEND_EAGER);
+    test_long_cpu(memory, lengthy ? LONG : 64);
+    test_long_eager(memory);
+    free(memory);
+    return report_end();
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Wrong arguments: each has its own status and a message with the field and its value, and nothing
+ * is written. What a backend does not offer is refused by name. The explanation and the workspace
+ * query say the same as the call.
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "args_more.h"
+#include "expect.h"
+
+static struct buffers before;
+
+/* Whether `message` holds `word`, not as a part of a longer word. */
+static bool says(const char *message, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = message; n && (at = strstr(at, word)); at++) {
+        const bool starts = at == message || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        if (starts && !isalnum((unsigned char)at[n]) && at[n] != '_')
+            return true;
+    }
+    return n == 0 && message[0];
+}
+
+static attn_desc changed(enum base base, const struct change *changes)
+{
+    attn_desc d = sound_desc(base);
+    change_desc(&d, changes);
+    return d;
+}
+
+static attn_status compute(attn_context *c, const attn_desc *d, attn_pass pass)
+{
+    return pass == ATTN_PASS_FORWARD ? attn_forward(c, d) : attn_backward(c, d);
+}
+
+static void expect_status(const char *name, const char *what, attn_context *c, attn_status got,
+                          attn_status want)
+{
+    EXPECT(got == want, "%s: %s answers %s (\"%s\"), expected %s", name, what,
+           attn_status_name(got), attn_last_message(c), attn_status_name(want));
+}
+
+static void expect_untouched(const char *name, const char *what)
+{
+    EXPECT(memcmp(&before, &buf, sizeof buf) == 0, "%s: %s wrote something", name, what);
+    buffers_fill();
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Wrong for any backend
+ * --------------------------------------------------------------------------------------------- */
+
+static void wrong_call(const struct wrong *w, attn_context *c, const char *backend)
+{
+    const attn_desc d = changed(w->base, w->changes);
+    const attn_status status = attn_forward(c, &d);
+    const char *message = attn_last_message(c);
+    expect_status(w->name, backend, c, status, w->status);
+    if (status == w->status) {
+        EXPECT(says(message, w->field), "%s: message \"%s\" does not name %s", w->name, message,
+               w->field);
+        EXPECT(!w->value || says(message, w->value), "%s: message \"%s\" does not say %s", w->name,
+               message, w->value);
+    }
+    expect_untouched(w->name, backend);
+}
+
+static void wrong_question(const struct wrong *w, attn_context *c)
+{
+    const attn_desc d = changed(w->base, w->changes);
+    const attn_status want = w->tensors ? ATTN_OK : w->status;
+    attn_explanation e = attn_explanation_init();
+    attn_explanation blank = e;
+    size_t bytes = 12345;
+    expect_status(w->name, "explain", c, attn_explain(c, &d, ATTN_PASS_FORWARD, &e), want);
+    EXPECT(want == ATTN_OK || memcmp(&e, &blank, sizeof e) == 0, "%s: explain wrote something",
+           w->name);
+    /* Some tensor tests use a feature that no backend has: then there is no size either. */
+    const attn_status got = attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+    if (want != ATTN_OK || got != ATTN_UNSUPPORTED)
+        expect_status(w->name, "workspace_size", c, got, want);
+    EXPECT(got == ATTN_OK || bytes == 12345, "%s: workspace_size wrote something", w->name);
+    expect_untouched(w->name, "a question");
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sound, offered or not
+ * --------------------------------------------------------------------------------------------- */
+
+static bool offers(const struct use *u, attn_backend backend)
+{
+    switch (backend) {
+    case ATTN_BACKEND_CPU: return u->cpu;
+    case ATTN_BACKEND_EAGER: return u->eager && eager_built();
+    case ATTN_BACKEND_AUTO: return u->cpu || (u->eager && eager_built());
+    default: return false;
+    }
+}
+
+static void use_call(const struct use *u, attn_context *c, attn_backend backend)
+{
+    const attn_desc d = changed(u->base, u->changes);
+    const attn_status want = offers(u, backend) ? ATTN_OK : ATTN_UNSUPPORTED;
+    const attn_status got = compute(c, &d, u->pass);
+    const char *message = attn_last_message(c);
+    expect_status(u->field, attn_backend_name(backend), c, got, want);
+    if (got == ATTN_OK) {
+        EXPECT(!message[0], "%s: message \"%s\" after a success", u->field, message);
+        buffers_fill();
+        return;
+    }
+    EXPECT(got != want || says(message, u->field), "%s: message \"%s\" does not name it", u->field,
+           message);
+    expect_untouched(u->field, attn_backend_name(backend));
+}
+
+static void use_candidate(const struct use *u, const attn_candidate *c)
+{
+    if (c->backend == ATTN_BACKEND_CUDA || (c->backend == ATTN_BACKEND_EAGER && !eager_built())) {
+        EXPECT(c->status == ATTN_NO_BACKEND && c->reason[0], "%s: explain says %s of %s", u->field,
+               attn_status_name(c->status), attn_backend_name(c->backend));
+        return;
+    }
+    const attn_status want = offers(u, c->backend) ? ATTN_OK : ATTN_UNSUPPORTED;
+    EXPECT(c->status == want, "%s: explain says %s of %s, expected %s", u->field,
+           attn_status_name(c->status), attn_backend_name(c->backend), attn_status_name(want));
+    if (c->status == ATTN_OK)
+        EXPECT(c->kernel[0] && !c->reason[0], "%s: explain names no kernel of %s", u->field,
+               attn_backend_name(c->backend));
+    else
+        EXPECT(!c->kernel[0] && says(c->reason, u->field), "%s: explain's reason of %s is \"%s\"",
+               u->field, attn_backend_name(c->backend), c->reason);
+}
+
+static void use_question(const struct use *u, attn_context *c, attn_backend backend)
+{
+    const attn_desc d = changed(u->base, u->changes);
+    const bool served = offers(u, backend);
+    attn_explanation e = attn_explanation_init();
+    size_t bytes = 12345;
+    const attn_status status = attn_explain(c, &d, u->pass, &e);
+    expect_status(u->field, "explain", c, status, ATTN_OK);
+    if (status != ATTN_OK)
+        return;
+    EXPECT(e.count == 3, "%s: explain tells of %d backends", u->field, (int)e.count);
+    for (int n = 0; n < e.count; n++)
+        use_candidate(u, &e.candidates[n]);
+    expect_status(u->field, "workspace_size", c, attn_workspace_size(c, &d, u->pass, &bytes),
+                  served ? ATTN_OK : ATTN_UNSUPPORTED);
+    EXPECT((e.chosen >= 0) == served, "%s: explain chooses %d on %s", u->field, (int)e.chosen,
+           attn_backend_name(backend));
+    if (e.chosen >= 0) {
+        const attn_candidate *chosen = &e.candidates[e.chosen];
+        EXPECT(backend == ATTN_BACKEND_AUTO || chosen->backend == backend,
+               "%s: explain chooses %s", u->field, attn_backend_name(chosen->backend));
+        EXPECT(chosen->workspace == bytes, "%s: explain says %zu bytes, workspace_size %zu",
+               u->field, chosen->workspace, bytes);
+    } else {
+        EXPECT(bytes == 12345, "%s: workspace_size wrote something", u->field);
+    }
+    expect_untouched(u->field, "a question");
+}
+
+static void test_backend(attn_backend backend)
+{
+    if (backend == ATTN_BACKEND_EAGER && !eager_built()) {
+        report_skip("eager backend: not built in");
+        return;
+    }
+    attn_context *c = context_of(backend);
+    for (int n = 0; n < wrongs_count; n++) {
+        wrong_call(&wrongs[n], c, attn_backend_name(backend));
+        wrong_question(&wrongs[n], c);
+    }
+    for (int n = 0; n < uses_count; n++) {
+        use_call(&uses[n], c, backend);
+        use_question(&uses[n], c, backend);
+    }
+    attn_context_destroy(c);
+}
+
+int main(void)
+{
+    report_begin("args");
+    unsetenv("ATTN_BACKEND");
+    buffers_fill();
+    before = buf;
+    for (int n = 0; n < wrongs_count; n++)
+        wrong_call(&wrongs[n], NULL, "null context");
+    test_backend(ATTN_BACKEND_AUTO);
+    test_backend(ATTN_BACKEND_CPU);
+    test_backend(ATTN_BACKEND_EAGER);
+    test_contexts();
+    test_calls();
+    test_slices();
+    test_forms();
+    return report_end();
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What may not be seen changes no bit of a result; what is seen shows only where it is seen. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen.h"
+#include "report.h"
+#include "run.h"
+#include "sequences.h"
+
+enum { LINE = 1200, FILLS = 4 };
+
+static const enum unseen fills[FILLS] = {UNSEEN_FINITE, UNSEEN_FINITE, UNSEEN_NAN, UNSEEN_INF};
+static const char *const fill_names[FILLS] = {"numbers", "other numbers", "NaN", "infinities"};
+
+static void fail(const struct options *o, const struct problem *p, const struct target *t,
+                 const char *what, const char *where)
+{
+    char line[LINE], text[LINE];
+
+    problem_print(p, text, sizeof text);
+    report_fail("%s: %s: %s (%s)", run_line(o, p, t, line, sizeof line), what, where, text);
+}
+
+/* Whether two results agree: bit for bit, or the second one with the truth. */
+static bool agree(struct judge *j, const struct target *t, const struct result *a,
+                  const struct result *b, char *why, size_t size)
+{
+    if (!t->exact)
+        return judge_result(j, b, NULL, why, size);
+    int64_t at = compare_bits(a->out, b->out, a->n_out);
+    if (at >= 0) {
+        judge_where(j, COMPARE_OUT, at, why, size);
+        return false;
+    }
+    at = a->lse ? compare_bits(a->lse, b->lse, a->n_lse) : -1;
+    if (at >= 0)
+        judge_where(j, COMPARE_LSE, at, why, size);
+    return at < 0;
+}
+
+static void check_unseen(const struct options *o, struct problem *p, struct judge *j,
+                         struct target *t)
+{
+    struct result first = {0}, r;
+    char why[LINE], what[LINE];
+
+    for (int n = 0; n < FILLS; n++) {
+        struct rng rng = rng_seeded(p->seed * FILLS + (uint64_t)n);
+        gen_unseen(p, fills[n], &rng);
+        if (!run_or_report(o, p, t, attn_forward, &r))
+            break;
+        if (agree(j, t, n ? &first : &r, &r, why, sizeof why)) {
+            report_pass();
+        } else {
+            snprintf(what, sizeof what, "differs with %s at unseen places", fill_names[n]);
+            fail(o, p, t, what, why);
+        }
+        if (n == 0)
+            first = r;
+        else
+            result_free(&r);
+    }
+    result_free(&first);
+}
+
+/* One NaN in key or value `j`, element c, of key head g of sequence b. */
+struct spot {
+    bool in_v;
+    int64_t b, j, g, c;
+};
+
+/* What is wrong with a row under the NaN, against the same row without it; null: nothing. */
+static const char *row_fault(const struct spot *x, const struct truth_seq *s, bool sees,
+                             const double *clean, const double *spoilt, double clean_lse,
+                             double spoilt_lse)
+{
+    const bool lse_same = compare_bits(&clean_lse, &spoilt_lse, 1) < 0;
+
+    if (!sees)
+        return lse_same && compare_bits(clean, spoilt, s->dv) < 0 ? NULL : "changed unseeing";
+    if (!x->in_v && !isnan(spoilt_lse))
+        return "LSE not NaN";
+    if (x->in_v && !lse_same)
+        return "LSE changed";
+    if (x->in_v && isinf(clean_lse))
+        return NULL; /* all scores overflowed: the row sees nothing */
+    for (int64_t c = 0; c < s->dv; c++) {
+        const bool hit = !x->in_v || c == x->c;
+        if (hit && !isnan(spoilt[c]))
+            return "out not NaN";
+        if (!hit && isnan(spoilt[c]) && !isnan(clean[c]))
+            return "NaN in another column";
+    }
+    return NULL;
+}
+
+static bool spot_holds(const struct spot *x, const struct batch *n, const struct result *clean,
+                       const struct result *spoilt, char *why, size_t size)
+{
+    int64_t row = 0;
+
+    for (int64_t b = 0; b < n->count; b++) {
+        const struct truth_seq *s = &n->seq[b];
+        for (int64_t h = 0; h < s->hq; h++)
+            for (int64_t i = 0; i < s->nq; i++, row++) {
+                const bool sees = b == x->b && h / (s->hq / s->hkv) == x->g &&
+                                  truth_visible(s, i, x->j);
+                const char *fault =
+                    row_fault(x, s, sees, clean->out + row * s->dv, spoilt->out + row * s->dv,
+                              clean->lse[row], spoilt->lse[row]);
+                if (!fault)
+                    continue;
+                snprintf(why, size, "%s in sequence %lld, head %lld, query %lld", fault,
+                         (long long)b, (long long)h, (long long)i);
+                return false;
+            }
+    }
+    return true;
+}
+
+static void check_spot(const struct options *o, const struct batch *n, const struct spot *x,
+                       uint64_t seed, struct target *t)
+{
+    const struct arrange a = {.packed_q = seed & 1, .packed_k = seed & 1};
+    struct problem p;
+    struct result clean = {0}, spoilt = {0};
+    char why[LINE], what[LINE];
+
+    batch_problem(&p, n, &a);
+    p.seed = seed;
+    const struct tensor *v = x->in_v ? &p.v : &p.k;
+    const int64_t at = tensor_at(v, &p.key, x->b, x->j, x->g) + x->c;
+    if (run_or_report(o, &p, t, attn_forward, &clean)) {
+        element_set(p.dtype, p.buffers[v->buffer].image, at, NAN);
+        if (run_or_report(o, &p, t, attn_forward, &spoilt)) {
+            if (spot_holds(x, n, &clean, &spoilt, why, sizeof why)) {
+                report_pass();
+            } else {
+                snprintf(what, sizeof what, "NaN in %s of key %lld of sequence %lld, head %lld",
+                         x->in_v ? "v" : "k", (long long)x->j, (long long)x->b, (long long)x->g);
+                fail(o, &p, t, what, why);
+            }
+        }
+    }
+    result_free(&clean);
+    result_free(&spoilt);
+    problem_free(&p);
+}
+
+static void check_seed(const struct options *o, uint64_t seed, struct target *targets, int count)
+{
+    struct problem p;
+    struct judge j;
+    struct rng r = rng_seeded(~seed);
+
+    gen_problem(&p, seed);
+    struct batch n = batch_of(&p);
+    judge_open(&j, &n, o->orders);
+    for (int t = 0; t < count; t++)
+        check_unseen(o, &p, &j, &targets[t]);
+    if (n.count > 0) {
+        struct spot x = {.in_v = rng_chance(&r, 50), .b = rng_below(&r, n.count)};
+        const struct truth_seq *s = &n.seq[x.b];
+        x.g = rng_below(&r, s->hkv);
+        x.c = rng_below(&r, x.in_v ? s->dv : s->d);
+        x.j = s->nk ? rng_below(&r, s->nk) : 0;
+        for (int t = 0; t < count && s->nk > 0; t++)
+            if (targets[t].exact)
+                check_spot(o, &n, &x, seed, &targets[t]);
+    }
+    judge_close(&j);
+    batch_free(&n);
+    problem_free(&p);
+}
+
+int main(int argc, char **argv)
+{
+    const struct options o = options_parse(argc, argv, "poison", 500);
+    struct target targets[MOST_TARGETS];
+
+    report_begin(o.program);
+    const int count = targets_open(targets, &o);
+    for (int64_t n = 0; n < o.count; n++)
+        check_seed(&o, o.seed + (uint64_t)n, targets, count);
+    targets_close(targets, count);
+    return report_end();
+}

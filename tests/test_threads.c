@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Calls with enough work that threads are really woken: the same bits on 1, 2, 3 and 7 threads, and
+ * from several callers at once. Under a race detector this is where threads meet.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn/attn.h"
+#include "expect.h"
+#include "memory.h"
+#include "rng.h"
+
+enum { MOST_B = 12, CALLERS = 3, ROUNDS = 2 };
+
+static const struct shape {
+    const char *name;
+    int64_t batch, lengths_q[MOST_B], lengths_k[MOST_B], hq, hkv, d, dv;
+    int32_t causal, window;
+} shapes[] = {
+    {"one long sequence", 1, {300}, {300}, 2, 2, 64, 64, 0, 0},
+    {"one long causal sequence, one head", 1, {700}, {700}, 1, 1, 32, 48, 1, 0},
+    {"long and short", 12, {1, 290, 3, 0, 40, 7, 129, 64, 2, 33, 5, 90},
+     {4, 290, 3, 9, 40, 0, 129, 64, 2, 33, 5, 90}, 4, 4, 40, 40, 1, 0},
+    {"groups of heads", 3, {70, 260, 131}, {200, 260, 140}, 8, 2, 64, 64, 0, 1},
+    {"one query, many keys", 4, {1, 1, 1, 1}, {3000, 17, 5000, 900}, 8, 2, 64, 64, 0, 0},
+    {"many keys, one key head", 2, {30, 5}, {1500, 2000}, 8, 1, 33, 17, 1, 0},
+};
+
+/* A shape with its tensors, packed. */
+struct problem {
+    const struct shape *shape;
+    attn_dtype dtype;
+    size_t size; /* bytes of an element */
+    int32_t cu_q[MOST_B + 1], cu_k[MOST_B + 1];
+    void *q, *k, *v;
+    uint8_t *mask;
+    size_t out_bytes, lse_bytes;
+};
+
+static void *draw(struct rng *r, attn_dtype dtype, int64_t count)
+{
+    void *x = test_alloc((size_t)count * 8);
+    for (int64_t n = 0; n < count; n++) {
+        const double value = rng_normal(r);
+        if (dtype == ATTN_F64)
+            ((double *)x)[n] = value;
+        else
+            ((float *)x)[n] = (float)value;
+    }
+    return x;
+}
+
+static struct problem prepare(const struct shape *s, attn_dtype dtype)
+{
+    struct rng r = rng_seeded((uint64_t)(s - shapes));
+    struct problem p = {.shape = s, .dtype = dtype, .size = dtype == ATTN_F64 ? 8 : 4};
+    for (int64_t b = 0; b < s->batch; b++) {
+        p.cu_q[b + 1] = p.cu_q[b] + (int32_t)s->lengths_q[b];
+        p.cu_k[b + 1] = p.cu_k[b] + (int32_t)s->lengths_k[b];
+    }
+    const int64_t tq = p.cu_q[s->batch], tk = p.cu_k[s->batch];
+    p.q = draw(&r, dtype, tq * s->hq * s->d);
+    p.k = draw(&r, dtype, tk * s->hkv * s->d);
+    p.v = draw(&r, dtype, tk * s->hkv * s->dv);
+    p.mask = test_alloc((size_t)tk);
+    for (int64_t n = 0; n < tk; n++)
+        p.mask[n] = rng_chance(&r, 90);
+    p.out_bytes = (size_t)(tq * s->hq * s->dv) * p.size;
+    p.lse_bytes = (size_t)(tq * s->hq) * p.size;
+    return p;
+}
+
+static void release(struct problem *p)
+{
+    free(p->q);
+    free(p->k);
+    free(p->v);
+    free(p->mask);
+}
+
+static attn_desc desc_of(const struct problem *p, void *out, void *lse)
+{
+    const struct shape *s = p->shape;
+    attn_desc d = attn_desc_init();
+    d.batch = s->batch;
+    d.heads_q = s->hq;
+    d.heads_kv = s->hkv;
+    d.head_dim = s->d;
+    d.head_dim_v = s->dv;
+    d.query.layout = d.key.layout = ATTN_PACKED;
+    d.query.tokens = p->cu_q[s->batch];
+    d.key.tokens = p->cu_k[s->batch];
+    d.query.cu_seqlens.data = p->cu_q;
+    d.key.cu_seqlens.data = p->cu_k;
+    d.q.data = p->q;
+    d.k.data = p->k;
+    d.v.data = p->v;
+    d.out.data = out;
+    d.lse.data = lse;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = d.lse.dtype = p->dtype;
+    d.causal = s->causal;
+    d.window = s->window;
+    d.window_left = s->window ? 50 : 0;
+    d.window_right = s->window ? 20 : 0;
+    d.align = ATTN_BOTTOM_RIGHT;
+    d.key_mask.data = p->mask;
+    return d;
+}
+
+/* A backend with an instruction set. */
+struct target {
+    attn_backend backend;
+    const char *isa;
+};
+
+/* Computes on so many threads into out, followed by the LSE. */
+static attn_status compute(const struct problem *p, struct target t, int32_t threads, char *out)
+{
+    const attn_desc d = desc_of(p, out, out + p->out_bytes);
+    attn_options o = attn_options_init();
+    attn_context *c = NULL;
+    o.backend = t.backend;
+    o.isa = t.isa;
+    o.threads = threads;
+    attn_status s = attn_context_create(&c, &o);
+    if (s == ATTN_OK)
+        s = attn_forward(c, &d);
+    attn_context_destroy(c);
+    return s;
+}
+
+/* cpu: bit by bit. eager is as repeatable as its BLAS. */
+static bool alike(const struct problem *p, struct target t, const char *a, const char *b)
+{
+    const size_t bytes = p->out_bytes + p->lse_bytes;
+    if (t.backend == ATTN_BACKEND_CPU)
+        return memcmp(a, b, bytes) == 0;
+    for (size_t n = 0; n < bytes / p->size; n++) {
+        const double x = p->size == 8 ? ((const double *)a)[n] : (double)((const float *)a)[n];
+        const double y = p->size == 8 ? ((const double *)b)[n] : (double)((const float *)b)[n];
+        if (!(fabs(x - y) < 1e-4) && !(isinf(x) && x == y))
+            return false;
+    }
+    return true;
+}
+
+struct caller {
+    const struct problem *p;
+    struct target target;
+    char *out;
+    attn_status status;
+};
+
+static void *call(void *arg)
+{
+    struct caller *c = arg;
+    c->status = compute(c->p, c->target, 2, c->out);
+    return NULL;
+}
+
+static void test_callers(const struct problem *p, struct target t, const char *first)
+{
+    struct caller callers[CALLERS];
+    pthread_t threads[CALLERS];
+    bool started[CALLERS];
+    for (int n = 0; n < CALLERS; n++) {
+        const struct caller c = {p, t, test_alloc(p->out_bytes + p->lse_bytes), ATTN_NO_MEMORY};
+        callers[n] = c;
+        started[n] = pthread_create(&threads[n], NULL, call, &callers[n]) == 0;
+    }
+    for (int n = 0; n < CALLERS; n++) {
+        if (started[n])
+            pthread_join(threads[n], NULL);
+        EXPECT(started[n] && callers[n].status == ATTN_OK && alike(p, t, first, callers[n].out),
+               "%s %s, %s: differs in one of %d callers", attn_backend_name(t.backend),
+               t.isa ? t.isa : "", p->shape->name, CALLERS);
+        free(callers[n].out);
+    }
+}
+
+static void test_threads(const struct problem *p, struct target t)
+{
+    static const int32_t counts[] = {2, 3, 7};
+    char *first = test_alloc(p->out_bytes + p->lse_bytes);
+    char *out = test_alloc(p->out_bytes + p->lse_bytes);
+    const attn_status s = compute(p, t, 1, first);
+    if (s == ATTN_OK) {
+        for (size_t n = 0; n < ROUNDS * sizeof counts / sizeof *counts; n++) {
+            const int32_t threads = counts[n % (sizeof counts / sizeof *counts)];
+            memset(out, 0xa5, p->out_bytes + p->lse_bytes);
+            EXPECT(compute(p, t, threads, out) == ATTN_OK && alike(p, t, first, out),
+                   "%s %s, %s: differs on %d threads", attn_backend_name(t.backend),
+                   t.isa ? t.isa : "", p->shape->name, (int)threads);
+        }
+        test_callers(p, t, first);
+    } else if (s == ATTN_NO_BACKEND) {
+        report_skip("backend %s: not built in", attn_backend_name(t.backend));
+    } else if (t.isa && s == ATTN_UNSUPPORTED) {
+        report_skip("instruction set %s: not on this machine", t.isa);
+    } else {
+        report_fail("%s, %s: %s", attn_backend_name(t.backend), p->shape->name,
+                    attn_status_name(s));
+    }
+    free(first);
+    free(out);
+}
+
+int main(void)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F64};
+    report_begin("threads");
+    for (size_t n = 0; n < 2 * sizeof shapes / sizeof *shapes; n++) {
+        struct problem p = prepare(&shapes[n / 2], types[n % 2]);
+        for (int32_t i = 0; attn_isa_name(i, NULL); i++) {
+            const struct target t = {ATTN_BACKEND_CPU, attn_isa_name(i, NULL)};
+            test_threads(&p, t);
+        }
+        const struct target eager = {ATTN_BACKEND_EAGER, NULL};
+        test_threads(&p, eager);
+        release(&p);
+    }
+    return report_end();
+}
