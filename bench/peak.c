@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "peak.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define ROW(isa) {#isa, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa}}
+static const struct {
+    const char *isa;
+    bench_peak_fn run[ATTN_BOOL]; /* by element type */
+} peaks[] = {
+    ROW(scalar),
+#if ATTN_HAVE_AVX2
+    ROW(avx2),
+#endif
+#if ATTN_HAVE_AVX512
+    ROW(avx512),
+#endif
+};
+
+bench_peak_fn bench_peak(const char *isa, attn_dtype dtype)
+{
+    for (size_t n = 0; n < sizeof peaks / sizeof peaks[0]; n++)
+        if (strcmp(peaks[n].isa, isa) == 0 && dtype < ATTN_BOOL)
+            return peaks[n].run[dtype];
+    return NULL;
+}
