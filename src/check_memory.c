@@ -94,7 +94,8 @@ attn_status attn_add_masks(struct attn_check_state *c)
         status = add_mask(c, "query_mask", d->query_mask, &d->query, c->p->query.span, &stride);
     if (status == ATTN_OK && d->block_mask) {
         const int64_t width = blocks(c->p->key.span, d->block_k);
-        status = attn_add_rows(c, "block_mask", d->block_mask, 1, blocks(c->p->query.span, d->block_q),
+        status = attn_add_rows(c, "block_mask", d->block_mask, 1,
+                               blocks(c->p->query.span, d->block_q),
                                width, width);
     }
     return status;

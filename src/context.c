@@ -83,6 +83,8 @@ static attn_status settings_init(struct attn_settings *s, const attn_options *o,
 {
     s->backend = o->backend;
     s->threads = o->threads > 0 ? o->threads : attn_default_threads();
+    if (s->threads > attn_most_threads())
+        s->threads = attn_most_threads();
     s->isa = attn_isa_best();
     s->stream = o->stream;
     s->allocator = o->allocator;

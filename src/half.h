@@ -25,7 +25,10 @@ static inline ATTN_HD float attn_from_bits(uint32_t u)
     return a;
 }
 
-static inline ATTN_HD float attn_bf16_to_f32(uint16_t h) { return attn_from_bits((uint32_t)h << 16); }
+static inline ATTN_HD float attn_bf16_to_f32(uint16_t h)
+{
+    return attn_from_bits((uint32_t)h << 16);
+}
 
 static inline ATTN_HD uint16_t attn_f32_to_bf16(float a)
 {

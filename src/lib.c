@@ -8,6 +8,9 @@
 #include "context.h"
 #include "fpenv.h"
 
+/* Bytes of workspace up to which it lies on the stack: a call on a tiny problem allocates nothing. */
+enum { SMALL_WORKSPACE = 65536 };
+
 void attn_plan_refuse(struct attn_plan *plan, attn_status status, const char *format, ...)
 {
     va_list args;
@@ -84,8 +87,10 @@ static attn_status run(const struct attn_backend_ops *backend, const struct attn
                             desc->workspace_bytes, plan->workspace);
         return backend->run(s, p, plan, workspace);
     }
-    if (plan->workspace == 0)
-        return backend->run(s, p, plan, NULL);
+    if (plan->workspace <= SMALL_WORKSPACE) {
+        _Alignas(ATTN_ALIGN) char small[SMALL_WORKSPACE];
+        return backend->run(s, p, plan, small);
+    }
 
     workspace = s->allocator.alloc(s->allocator.user, plan->workspace, ATTN_ALIGN);
     if (!workspace)

@@ -17,6 +17,17 @@ int32_t attn_default_threads(void)
 #endif
 }
 
+int32_t attn_most_threads(void)
+{
+    enum { MOST = 1024 }; /* an OpenMP runtime that cannot start its threads ends the program */
+#ifdef _OPENMP
+    const int limit = omp_get_thread_limit();
+    return limit < MOST ? limit : MOST;
+#else
+    return 1;
+#endif
+}
+
 static void one(void (*body)(void *, int32_t, int32_t), void *arg, int32_t thread, int32_t team)
 {
     const attn_fpenv env = attn_fpenv_enter();

@@ -8,6 +8,9 @@
 /* Most threads that a call may use where the context names none; at least 1. */
 int32_t attn_default_threads(void);
 
+/* Most threads that it may use at all. */
+int32_t attn_most_threads(void);
+
 /* body(arg, thread, team) on each thread of a team of at most `threads`; returns when all have. The
  * team may be smaller, but thread 0 is always the caller. Each thread computes in the default
  * floating-point environment and then has its own back, flags included. With threads == 1 nothing

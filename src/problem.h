@@ -96,7 +96,8 @@ struct attn_score_view {
 struct attn_problem {
     attn_pass pass;
     attn_dtype dtype; /* of q, k, v and out */
-    int64_t batch, heads_q, heads_kv, group; /* group = heads_q / heads_kv; 0 if there are no heads */
+    int64_t batch, heads_q, heads_kv;
+    int64_t group; /* heads_q / heads_kv; 0 if there are no heads */
     int64_t head_dim, head_dim_v;
     struct attn_axis query, key;
 
@@ -138,7 +139,8 @@ static inline attn_dtype attn_compute_dtype(attn_dtype t)
 static inline char *attn_view_at(const struct attn_view *v, const struct attn_axis *axis, int64_t b,
                                  int64_t t, int64_t h, int64_t size)
 {
-    return v->data + (b * v->batch + (attn_axis_start(axis, b) + t) * v->token + h * v->head) * size;
+    const int64_t row = attn_axis_start(axis, b) + t;
+    return v->data + (b * v->batch + row * v->token + h * v->head) * size;
 }
 
 /* Key mask bytes of sequence b, one per key; null: every key is attended. */

@@ -98,7 +98,7 @@ typedef struct attn_allocator {
 typedef struct attn_options {
     size_t size;          /* sizeof(attn_options), set by attn_options_init() */
     attn_backend backend; /* one that is named serves or refuses; only automatic tries others */
-    int32_t threads;      /* most threads a call may use; default: OpenMP's own choice */
+    int32_t threads;      /* most threads a call may use, up to 1024; default: OpenMP's choice */
     const char *isa;      /* best CPU instruction set to use, by name ("scalar", "avx2", "avx512");
                              default: environment variable ATTN_ISA, else the machine's best */
     void *stream;         /* cuda: the cudaStream_t to work on; default: the default stream */
@@ -209,7 +209,7 @@ typedef struct attn_token_mask {
 /* How the tokens of one side, queries or keys with values, lie in memory. */
 typedef struct attn_side {
     attn_layout layout;
-    int64_t seqlen;        /* padded: S. packed, paged: not looked at */
+    int64_t seqlen;        /* padded: S; otherwise 0, or a value that is not used */
     int64_t tokens;        /* packed: T, the rows of the tensors; at least cu_seqlens[B] */
     attn_index cu_seqlens; /* packed: B + 1 offsets, the first 0, never decreasing */
     attn_index seqused;    /* B lengths: only the first so many tokens of each sequence take part,

@@ -24,8 +24,9 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
         return;
     }
     if (!attn_schedule_plan(&schedule, p, kernel, s->threads)) {
-        attn_plan_refuse(plan, ATTN_UNSUPPORTED, "key.max_seqlen: %lld keys need too much workspace",
-                         (long long)p->key.max);
+        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
+                         "head_dim, heads_kv, batch: too much workspace for %lld keys of %lld",
+                         (long long)p->key.max, (long long)p->head_dim);
         return;
     }
     plan->workspace = schedule.bytes;

@@ -127,7 +127,7 @@ static void head_init(const struct item *t, const struct head *h)
     memset(h->o, 0, (size_t)(t->groups * t->rb * t->value_room) * sizeof(real));
 }
 
-/* ---- A step ------------------------------------------------------------------------------------ */
+/* ---- A step ---------------------------------------------------------------------------------- */
 
 /* Scores of KB keys and RB rows. */
 INLINE vec dot(const struct item *t, const real *q, const elem *k, int64_t stride, int64_t d,
@@ -298,7 +298,7 @@ static NOINLINE void part_step(const struct item *t, const struct head *h, int64
     }
 }
 
-/* ---- A chunk ----------------------------------------------------------------------------------- */
+/* ---- A chunk --------------------------------------------------------------------------------- */
 
 /* Whether every row sees keys j .. j + kb - 1; *none: whether the key mask hides them all. */
 static bool step_whole(const struct item *t, int64_t j, bool *none)
@@ -327,7 +327,8 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
         for (int64_t j = t->lo / t->kb * t->kb; j < t->hi; j += t->kb) {
             bool none;
             const bool whole = step_whole(t, j, &none);
-            for (int64_t n = by_token ? 0 : outer; !none && n < (by_token ? heads : outer + 1); n++) {
+            const int64_t end = none ? 0 : by_token ? heads : outer + 1;
+            for (int64_t n = by_token ? 0 : outer; n < end; n++) {
                 const struct head h = head_at(t, scratch, n, head0 + n);
                 if (!whole) {
                     part_step(t, &h, j);
@@ -347,6 +348,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
 static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real m, real l, real *o)
 {
     const struct row row = row_at(t, head_kv, r);
+    l = vec_first(final_sum(t->u->p, vec_set(m), vec_set(l)));
     const vec by = vec_set(1 / l);
     const vmask none = vec_le(vec_set(l), vec_zero());
     vec bad = vec_zero();
@@ -366,7 +368,7 @@ static void item_init(struct item *t, const struct attn_unit *u)
 {
     t->u = u;
     item_shape(t, u->p, u->nq * u->p->group);
-    t->scale = score_scale(u->p);
+    t->scale = score_exponent(u->p);
     for (int64_t r = 0; r < t->groups * t->rb; r++)
         t->see[r] = attn_band_row(u->band, query_of(t, r));
 }

@@ -21,32 +21,34 @@
 
 enum {
     BQ = NV * VEC_N,           /* rows in a block */
-    BK = ATTN_TILE_KEYS,       /* keys in a tile */
-    PANEL = BK / PAIR * MR + 64 / sizeof(real) /* from one panel of MR value columns to the next;
-                                                  the gap keeps panels off the same cache sets */
+    BK = ATTN_TILE_KEYS        /* keys in a tile */
 };
 
 /* ---- Packing ---------------------------------------------------------------------------------
- * A tile holds its keys as rows of words, [BK][d / PAIR], then its values in panels of MR columns,
- * [dv / MR][BK / PAIR][MR] words. Rows up to the next multiple of MR are 0, and so are keys and
+ * A tile holds its keys as rows of words, [room][d / PAIR], then its values in panels of MR
+ * columns, [dv / MR][room / PAIR][MR] words. Rows up to the next multiple of MR are 0, and so are keys and
  * values that the mask hides. */
 
 enum { CHUNK = (int)MR > VEC_N ? (int)MR : VEC_N }; /* value columns packed at a time */
 
-static int64_t tile_bytes(int64_t d, int64_t dv)
+/* Words from one panel to the next; the gap keeps panels off the same cache sets. */
+static int64_t panel_words(int64_t room) { return room / PAIR * MR + 64 / (int64_t)sizeof(real); }
+
+static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
-    const int64_t reals = BK * words(d) + round_up(dv, MR) / MR * PANEL;
+    const int64_t reals = room * words(d) + round_up(dv, MR) / MR * panel_words(room);
     return round_up(reals * (int64_t)sizeof(real), 64);
 }
 
-static const real *tile_keys(const struct attn_unit *u, int64_t t)
+static real *tile_keys(const struct attn_unit *u, int64_t t)
 {
-    return (const real *)(u->packed + t * tile_bytes(u->p->head_dim, u->p->head_dim_v));
+    const int64_t bytes = tile_bytes(u->p->head_dim, u->p->head_dim_v, u->room);
+    return (real *)(void *)(u->packed + t * bytes);
 }
 
-static const real *tile_values(const struct attn_unit *u, int64_t t)
+static real *tile_values(const struct attn_unit *u, int64_t t)
 {
-    return tile_keys(u, t) + BK * words(u->p->head_dim);
+    return tile_keys(u, t) + u->room * words(u->p->head_dim);
 }
 
 /* A key; null: zeros. */
@@ -59,11 +61,10 @@ INLINE void pack_key(real *to, const elem *row, int64_t d)
         to[c] = row ? word_get(row + c * PAIR, d - c * PAIR) : 0;
 }
 
-/* PAIR values, each null for zeros, to row `at` of their tile's panels. Returns bad, NaN if one is
- * not finite. */
-INLINE vec pack_values(real *panels, int64_t at, const elem *const row[PAIR], int64_t dv, vec bad)
+/* PAIR values, each null for zeros, to one row of all panels, which lie `panel` words apart.
+ * Returns bad, NaN if one is not finite. */
+INLINE vec pack_values(real *to, int64_t panel, const elem *const row[PAIR], int64_t dv, vec bad)
 {
-    real *to = panels + at * MR;
     for (int64_t c = 0; c < dv; c += CHUNK) {
         elem part[PAIR][CHUNK];
         const elem *from[PAIR];
@@ -83,7 +84,7 @@ INLINE vec pack_values(real *panels, int64_t at, const elem *const row[PAIR], in
             for (int i = 0; i < PAIR; i++)
                 from[i] += VEC_N;
         }
-        for (int i = 0; i < CHUNK && c + i < dv; i += MR, to += PANEL)
+        for (int i = 0; i < CHUNK && c + i < dv; i += MR, to += panel)
             memcpy(to, word + i, MR * sizeof(real));
     }
     return bad;
@@ -103,7 +104,7 @@ static uint8_t pack(const struct attn_unit *u, int64_t t)
     const struct attn_problem *p = u->p;
     const int64_t d = p->head_dim, dv = p->head_dim_v;
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
-    real *keys = (real *)(u->packed + t * tile_bytes(d, dv)), *values = keys + BK * words(d);
+    real *keys = tile_keys(u, t), *values = tile_values(u, t);
     const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, k0, u->head_kv, sizeof(elem));
     const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, k0, u->head_kv, sizeof(elem));
     vec bad = vec_zero();
@@ -121,14 +122,14 @@ static uint8_t pack(const struct attn_unit *u, int64_t t)
             value[i] = given ? v + (j + i) * p->v.token : NULL;
             pack_key(keys + (j + i) * words(d), given ? k + (j + i) * p->k.token : NULL, d);
         }
-        bad = pack_values(values, j / PAIR, value, dv, bad);
+        bad = pack_values(values + j / PAIR * MR, panel_words(u->room), value, dv, bad);
     }
     const bool finite = vmask_all(vec_le(bad, vec_zero()));
     return (uint8_t)((hidden > 0 ? ATTN_TILE_HIDES : 0) | (hidden == n ? ATTN_TILE_HIDDEN : 0) |
                      (finite ? 0 : ATTN_TILE_NONFINITE));
 }
 
-/* ---- State of a block of rows ------------------------------------------------------------------ */
+/* ---- State of a block of rows ---------------------------------------------------------------- */
 
 struct block {
     const struct attn_unit *u;
@@ -138,8 +139,8 @@ struct block {
     struct exponent scale; /* of the scores, without its sign */
     bool begun;         /* o holds sums */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
-    real *s;            /* [BK][BQ] scores of the tile, where they are not used at once */
-    real *p;            /* [BK / PAIR][BQ] probabilities of the tile, as words */
+    real *s;            /* [room][BQ] scores of the tile, where they are not used at once */
+    real *p;            /* [room / PAIR][BQ] probabilities of the tile, as words */
     real *o;            /* [dv][BQ] sums of p v */
     real *m;            /* [BQ] references, as scores without scale */
     real *l;            /* [BQ] sums of p; 0: no reference yet */
@@ -150,14 +151,10 @@ struct block {
     struct attn_range see[BQ];   /* keys that each lane sees */
 };
 
-static int64_t scratch_reals(int64_t d, int64_t dv)
+static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room)
 {
-    return BQ * (words(d) + BK + BK / PAIR + round_up(dv, MR) + 4);
-}
-
-static int64_t scratch_bytes(int64_t d, int64_t dv)
-{
-    return round_up(scratch_reals(d, dv) * (int64_t)sizeof(real), 64);
+    const int64_t rows = words(d) + room + room / PAIR + round_up(dv, MR) + 4;
+    return round_up(BQ * rows * (int64_t)sizeof(real), 64);
 }
 
 static void block_init(struct block *t, const struct attn_unit *u, int64_t row0, void *scratch)
@@ -169,13 +166,13 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->d = p->head_dim;
     t->dv = p->head_dim_v;
     t->dv_panels = round_up(t->dv, MR);
-    t->scale = score_scale(p);
+    t->scale = score_exponent(p);
     t->begun = false;
 
     real *at = scratch;
     t->qt = at, at += words(t->d) * BQ;
-    t->s = at, at += BK * BQ;
-    t->p = at, at += BK / PAIR * BQ;
+    t->s = at, at += u->room * BQ;
+    t->p = at, at += u->room / PAIR * BQ;
     t->m = at, at += BQ;
     t->l = at, at += BQ;
     t->lo = at, at += BQ;
@@ -224,7 +221,7 @@ static void load_queries(struct block *t, int64_t lane)
             vec_store(t->qt + c * BQ + lane, word_negate(vec_load(t->qt + c * BQ + lane)));
 }
 
-/* ---- Scores ------------------------------------------------------------------------------------ */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
 /* s[r][v] = k[r] . q[v]: MR keys, rows of n words, by BQ queries. */
 INLINE void dot_keys(const struct block *t, vec s[MR][NV], const real *k, int64_t n)
@@ -259,7 +256,7 @@ INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t 
     }
 }
 
-/* ---- Visibility -------------------------------------------------------------------------------- */
+/* ---- Visibility ------------------------------------------------------------------------------ */
 
 /* The keys of the tile that starts at k0 that each lane sees, as positions in the tile. */
 static void see_tile(struct block *t, int64_t k0)
@@ -293,7 +290,7 @@ static void hide(struct block *t, int64_t k0, int64_t j0, int64_t j1)
     }
 }
 
-/* ---- Softmax ----------------------------------------------------------------------------------- */
+/* ---- Softmax --------------------------------------------------------------------------------- */
 
 /* Gives lanes without a reference the largest score of the tile, if they see one above -inf. */
 static void first_reference(struct block *t, int64_t j0, int64_t j1)
@@ -403,7 +400,7 @@ INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t
     }
 }
 
-/* ---- Output ------------------------------------------------------------------------------------ */
+/* ---- Output ---------------------------------------------------------------------------------- */
 
 /* Word j of a value column, 0 for the lanes of vector v that do not see it. */
 INLINE vec value_seen(const struct block *t, vec b, int64_t j, int v)
@@ -417,7 +414,7 @@ INLINE vec value_seen(const struct block *t, vec b, int64_t j, int v)
 /* o += p v over keys j0 .. j1 - 1 of the tile. careful: a value that a lane does not see is 0. */
 INLINE void mix(struct block *t, const real *values, int64_t j0, int64_t j1, bool careful)
 {
-    for (int64_t c = 0; c < t->dv_panels; c += MR, values += PANEL) {
+    for (int64_t c = 0; c < t->dv_panels; c += MR, values += panel_words(t->u->room)) {
         real *o = t->o + c * BQ;
         vec acc[MR][NV];
         UNROLL for (int r = 0; r < MR; r++)
@@ -490,7 +487,8 @@ INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t wor
  * 0. */
 static void store_rows(struct block *t, int64_t lane, real *bad)
 {
-    const vec l = vec_load(t->l + lane);
+    const vec l = final_sum(t->u->p, vec_load(t->m + lane), vec_load(t->l + lane));
+    vec_store(t->l + lane, l);
     const vec by = vec_div(vec_set(1), l);
     const vmask none = vec_le(l, vec_zero());
     const int64_t lanes = min64(VEC_N, t->rows - lane);

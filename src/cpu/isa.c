@@ -7,18 +7,29 @@
 
 /* Kernels that are built, as src/cpu/meson.build names them: element type and instruction set. */
 #define KERNEL(elem, isa) extern const struct attn_cpu_kernel attn_fwd_##elem##_##isa;
-#define KERNELS(isa) KERNEL(f32, isa) KERNEL(f64, isa)
+#define KERNELS(isa) KERNEL(f32, isa) KERNEL(f64, isa) KERNEL(f16, isa) KERNEL(bf16, isa)
 
-#define SET(isa, usable) {#isa, usable, {[ATTN_F32] = &attn_fwd_f32_##isa, \
-                                         [ATTN_F64] = &attn_fwd_f64_##isa}}
+/* A set whose kernels for bf16 are those of another name. */
+#define SET(isa, usable, bf16_isa) \
+    {#bf16_isa, usable, {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
+                         [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}}
 
 static bool always(void) { return true; }
 KERNELS(scalar)
 
+#if ATTN_HAVE_NEON
+KERNELS(neon) /* no AArch64 processor that runs a common system lacks it */
+#endif
+
 #if ATTN_HAVE_AVX2
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); /* F16C came before */
+#if defined(__clang__) /* does not know the name; every CPU with AVX2 has it */
+    const bool f16c = true;
+#else
+    const bool f16c = __builtin_cpu_supports("f16c");
+#endif
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
 }
 KERNELS(avx2)
 #endif
@@ -32,18 +43,29 @@ static bool has_avx512(void)
 KERNELS(avx512)
 #endif
 
+#if ATTN_HAVE_AVX512BF16
+static bool has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+KERNEL(bf16, avx512bf16)
+#endif
+
 /* Slowest first. */
 static const struct {
     const char *name;
     bool (*usable)(void);
     const struct attn_cpu_kernel *kernel[ATTN_BOOL]; /* by element type */
 } sets[] = {
-    SET(scalar, always),
+    SET(scalar, always, scalar),
+#if ATTN_HAVE_NEON
+    SET(neon, always, neon),
+#endif
 #if ATTN_HAVE_AVX2
-    SET(avx2, has_avx2),
+    SET(avx2, has_avx2, avx2),
 #endif
 #if ATTN_HAVE_AVX512
-    SET(avx512, has_avx512),
+    SET(avx512, has_avx512, avx512),
+#endif
+#if ATTN_HAVE_AVX512BF16
+    SET(avx512, has_avx512bf16, avx512bf16),
 #endif
 };
 

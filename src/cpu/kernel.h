@@ -4,8 +4,9 @@
  *
  * A unit is one key/value head of one sequence with the query heads that share it. Its keys and
  * values are packed once, tile by tile, into a layout of the kernel's own. Its rows are all its
- * (query, head of the group) pairs, row r being query r / group and head r % group, cut into blocks:
- * each block of rows against the keys it sees is one item of work, and any thread may do any item.
+ * (query, head of the group) pairs, row r being query r / group and head r % group, cut into
+ * blocks: each block of rows against the keys it sees is one item of work, and any thread may do
+ * any item.
  */
 #ifndef ATTN_CPU_KERNEL_H
 #define ATTN_CPU_KERNEL_H
@@ -24,6 +25,8 @@ struct attn_unit {
     int64_t nq, nk;
     struct attn_band band;
     const uint8_t *key_mask; /* of this sequence, nk bytes; null: every key is attended */
+    int64_t room;            /* keys that there is room for in a tile: ATTN_TILE_KEYS, or fewer
+                                where all sequences are shorter; a multiple of 8 */
     char *packed;            /* tiles, each tile_bytes() long */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
 };
@@ -54,8 +57,8 @@ struct attn_cpu_kernel {
     const struct attn_cpu_decode *decode;
     int32_t block_rows;
     /* Bytes of a packed tile, and of the scratch memory of one thread; multiples of 64. */
-    int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v);
-    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v);
+    int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
+    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
     /* Packs tile t of the unit and returns its info. */
     uint8_t (*pack)(const struct attn_unit *u, int64_t t);
     /* The block of rows that starts at row0: writes its rows of out and lse. Before it reads a tile

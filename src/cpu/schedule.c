@@ -12,11 +12,15 @@
  * sequences rather than each packing its own. */
 static const size_t PACKED_LIMIT = (size_t)1 << 30;
 
-/* State of the heads that a decode item walks through together: it should stay in the first cache. */
+/* Bytes of state of the heads that a decode item walks through together: it should stay in the
+ * first cache. */
 static const int64_t DECODE_STATE = 32768;
 
 /* Multiplications and additions that are worth waking a thread for, some 20 microseconds. */
 static const double WORK_PER_THREAD = 2e6;
+
+/* Head sizes up to which no size below overflows. */
+static const int64_t MOST_DIM = 1 << 24;
 
 enum { TILE_EMPTY, TILE_BUSY, TILE_READY };
 
@@ -43,6 +47,7 @@ struct team {
     struct slot *slots;
     char *scratch;
     _Alignas(128) atomic_int_fast64_t next_unit;
+    atomic_int_fast32_t opening; /* threads that may be about to open a unit */
 };
 
 struct work {
@@ -114,9 +119,10 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
         }
     }
     s->tiles = (longest + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS;
+    s->room = longest < ATTN_TILE_KEYS ? (longest + 7) / 8 * 8 : ATTN_TILE_KEYS;
     s->scratch = 0;
     if (s->tiled > 0)
-        s->scratch = (size_t)kernel->scratch_bytes(p->head_dim, p->head_dim_v);
+        s->scratch = (size_t)kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room);
     if (s->decoded > 0) {
         const size_t scratch =
             (size_t)(kernel->decode->scratch_bytes(p, rows, 1) + DECODE_STATE);
@@ -128,8 +134,11 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
                         const struct attn_cpu_kernel *kernel, int32_t threads)
 {
-    const int64_t units = p->batch * p->heads_kv;
+    int64_t units;
     double work = 0;
+    if (p->head_dim > MOST_DIM || p->head_dim_v > MOST_DIM || p->heads_kv > INT32_MAX ||
+        __builtin_mul_overflow(p->batch, p->heads_kv, &units))
+        return false;
     for (int64_t b = 0; b < p->batch; b++)
         work += pairs(p, b);
     work *= (double)p->heads_q * (double)(p->head_dim + p->head_dim_v);
@@ -140,7 +149,7 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     s->packed = 0;
     if (!survey(s, p, kernel) ||
         !add_bytes(&s->packed, (size_t)s->tiles,
-                   (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v)))
+                   (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room)))
         return false;
     s->slots = units < s->threads ? (int32_t)units : s->threads;
     const size_t per_slot = s->packed + s->partial;
@@ -159,7 +168,7 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
            add_bytes(&s->bytes, (size_t)s->slots, s->partial);
 }
 
-/* ---- Tiles ------------------------------------------------------------------------------------- */
+/* ---- Tiles ----------------------------------------------------------------------------------- */
 
 struct needing {
     const struct team *team;
@@ -192,7 +201,7 @@ static void need_tile(void *arg, int64_t t)
     }
 }
 
-/* ---- Units ------------------------------------------------------------------------------------- */
+/* ---- Units ----------------------------------------------------------------------------------- */
 
 /* Takes an item of the slot; -1 if there is none. The last blocks of rows come first: under a
  * causal mask they are the longest. */
@@ -241,6 +250,7 @@ static int64_t fill_slot(const struct team *team, struct slot *slot, int64_t n)
     u->nk = attn_axis_len(&p->key, u->b);
     u->band = attn_band_of(p->rule, u->nq, u->nk);
     u->key_mask = attn_key_mask_of(p, u->b);
+    u->room = team->s->room;
     slot->decode = is_decode(p, u->nq);
     if (slot->decode) {
         slot->chunks = chunks_of(u->nk);
@@ -257,33 +267,42 @@ static int64_t fill_slot(const struct team *team, struct slot *slot, int64_t n)
     return (u->nq * p->group + rows - 1) / rows;
 }
 
-/* Opens the next unit in this slot, if it is free and there is one with something to do. */
-static bool open_unit(struct team *team, struct slot *slot)
+/* Sets up the next unit that has something to do, and shows its items to all. */
+static bool fill_next(struct team *team, struct slot *slot)
 {
-    bool idle = false;
-    if (!atomic_compare_exchange_strong_explicit(&slot->busy, &idle, true, memory_order_acquire,
-                                                 memory_order_relaxed))
-        return false;
     int64_t n;
-    while ((n = atomic_fetch_add_explicit(&team->next_unit, 1, memory_order_relaxed)) <
+    while ((n = atomic_fetch_add_explicit(&team->next_unit, 1, memory_order_acq_rel)) <
            team->units) {
         const int64_t items = fill_slot(team, slot, n);
         if (items == 0)
             continue;
         const uint_fast64_t old = atomic_load_explicit(&slot->claim, memory_order_relaxed);
         atomic_store_explicit(&slot->left, items, memory_order_relaxed);
-        atomic_store_explicit(&slot->claim,
-                              (((old >> 32) + 1) << 32) | (uint_fast64_t)items,
+        atomic_store_explicit(&slot->claim, (((old >> 32) + 1) << 32) | (uint_fast64_t)items,
                               memory_order_release);
         return true;
     }
-    atomic_store_explicit(&slot->busy, false, memory_order_release);
     return false;
+}
+
+/* Opens the next unit in this slot, if it is free and there is one. */
+static bool open_unit(struct team *team, struct slot *slot)
+{
+    bool idle = false;
+    if (!atomic_compare_exchange_strong_explicit(&slot->busy, &idle, true, memory_order_acquire,
+                                                 memory_order_relaxed))
+        return false;
+    atomic_fetch_add_explicit(&team->opening, 1, memory_order_relaxed);
+    const bool opened = fill_next(team, slot);
+    if (!opened)
+        atomic_store_explicit(&slot->busy, false, memory_order_release);
+    atomic_fetch_sub_explicit(&team->opening, 1, memory_order_release);
+    return opened;
 }
 
 static bool units_left(struct team *team)
 {
-    return atomic_load_explicit(&team->next_unit, memory_order_relaxed) < team->units;
+    return atomic_load_explicit(&team->next_unit, memory_order_acquire) < team->units;
 }
 
 /* Does one item of some slot, from *at on. */
@@ -323,14 +342,18 @@ static void work(void *arg, int32_t thread, int32_t threads)
         if (item >= 0)
             do_item(team, &team->slots[at], item, thread);
         else if (!open_some(team, &at) && !help(team, &at, thread)) {
-            if (!units_left(team))
+            /* Whoever saw the last unit taken sees its taker among those opening one, or its items.
+             */
+            if (!units_left(team) &&
+                atomic_load_explicit(&team->opening, memory_order_acquire) == 0 &&
+                !help(team, &at, thread))
                 return;
             sched_yield();
         }
     }
 }
 
-/* ---- Setting up -------------------------------------------------------------------------------- */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
 static int by_falling_work(const void *a, const void *b)
 {

@@ -15,7 +15,7 @@
 struct attn_schedule {
     int32_t threads, slots;
     int64_t tiled, decoded; /* sequences in each form */
-    int64_t tiles;          /* of the longest sequence in the tiled form */
+    int64_t tiles, room;    /* of the longest sequence in the tiled form; see struct attn_unit */
     size_t scratch;         /* bytes per thread */
     size_t packed, partial; /* bytes per slot */
     size_t bytes;           /* of the whole workspace */

@@ -30,20 +30,20 @@ INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
 
-/* |scale| log2(e); the sign of the scale goes into the queries. Not so small that it times -inf is
- * not far below 0, nor so large that it times 0 is not 0. */
-INLINE struct exponent score_scale(const struct attn_problem *p)
+/* |scale|, its sign being in the queries, brought to where its multiple of log2(e) times -inf is far
+ * below 0, and times 0 is 0. */
+INLINE double score_scale(const struct attn_problem *p)
 {
-#if REAL_BITS == 32
-    const double most = 0x1.fffffep127;
-#else
-    const double most = 0x1.fffffffffffffp1023;
-#endif
-    const double c = fmax(0x1p-100, fmin(most, fabs(p->scale) * LOG2E));
+    const double most = sizeof(real) == 4 ? 0x1p127 : 0x1p1023;
+    return fmax(0x1p-101, fmin(most, fabs(p->scale)));
+}
+
+INLINE struct exponent score_exponent(const struct attn_problem *p)
+{
+    const double scale = score_scale(p), c = scale * LOG2E;
     struct exponent e;
     e.hi = (real)c;
-    /* log2(e) itself is known to twice the digits of a double. */
-    e.lo = (real)(c - (double)e.hi + fma(fabs(p->scale), LOG2E, -c) + fabs(p->scale) * LOG2E_REST);
+    e.lo = (real)(c - (double)e.hi + fma(scale, LOG2E, -c) + scale * LOG2E_REST);
     e.low = (real)(EXP2_LOW / c);
     return e;
 }
@@ -53,6 +53,16 @@ INLINE real vec_first(vec a)
     real part[VEC_N];
     vec_store(part, a);
     return part[0];
+}
+
+/* The sums of rows with references m, when all keys are done: a largest score that is infinite once
+ * it is scaled makes a row NaN, or one that sees nothing. */
+INLINE vec final_sum(const struct attn_problem *p, vec m, vec l)
+{
+    const vec large = vec_set(INFINITY), small = vec_set(-INFINITY);
+    const vec score = vec_mul(m, vec_set((real)score_scale(p)));
+    l = vec_select(vmask_and(vec_le(score, small), vec_lt(vec_zero(), l)), vec_zero(), l);
+    return vec_select(vec_le(large, score), vec_set(NAN), l);
 }
 
 /* One row of a unit, when its sums are known. */
@@ -81,7 +91,7 @@ INLINE void store_lse(const struct row *t, real m, real l)
     const struct attn_problem *p = t->u->p;
     if (p->lse.data)
         *(real *)attn_view_at(&p->lse, &p->query, t->u->b, t->query, t->head, sizeof(real)) =
-            (real)(l == 0 ? -INFINITY : (double)m * fabs(p->scale) + log((double)l));
+            (real)(l == 0 ? -INFINITY : (double)m * score_scale(p) + log((double)l));
 }
 
 INLINE void store_row(elem *to, const real *from, int64_t n)
@@ -118,7 +128,7 @@ static NOINLINE __attribute__((unused)) void careful_row(const struct row *t, re
 {
     const struct attn_unit *u = t->u;
     const struct attn_problem *p = u->p;
-    const struct exponent scale = score_scale(p);
+    const struct exponent scale = score_exponent(p);
     elem *out = out_row(t);
     real most = -INFINITY, sum = 0;
     for (int64_t j = t->see.lo; j < t->see.hi; j++) {

@@ -47,8 +47,8 @@
 
 INLINE vec vec_zero(void) { return vec_set(0); }
 
-/* What multiplies differences of scores to give exponents of 2: hi + lo, and the difference, below 0,
- * at which the result is 0. */
+/* What multiplies differences of scores to give exponents of 2: hi + lo; and the difference, below
+ * 0, at which the result is 0. */
 struct exponent {
     real hi, lo, low;
 };
