@@ -7,6 +7,8 @@
 
 #define HUGE_SIZE (INT64_C(1) << 61)
 #define CAUSAL_TOP_LEFT SET_I32(causal, 1), SET_I32(align, ATTN_TOP_LEFT)
+#define ALL_TYPES(type) \
+    SET_I32(q.dtype, type), SET_I32(k.dtype, type), SET_I32(v.dtype, type), SET_I32(out.dtype, type)
 
 const struct wrong wrongs[] = {
     /* Shapes. */
@@ -51,14 +53,19 @@ const struct wrong wrongs[] = {
 
     /* Element types. */
     {"q bytes", PADDED, ATTN_INVALID_DTYPE, "q.dtype", NULL, false,
-     {SET_I32(q.dtype, ATTN_BOOL), SET_I32(k.dtype, ATTN_BOOL), SET_I32(v.dtype, ATTN_BOOL),
-      SET_I32(out.dtype, ATTN_BOOL)}},
+     {ALL_TYPES(ATTN_BOOL)}},
     {"k.dtype", PADDED, ATTN_INVALID_DTYPE, "k.dtype", NULL, false, {SET_I32(k.dtype, ATTN_F64)}},
     {"v.dtype", PACKED, ATTN_INVALID_DTYPE, "v.dtype", NULL, false, {SET_I32(v.dtype, ATTN_BF16)}},
     {"out.dtype", PADDED, ATTN_INVALID_DTYPE, "out.dtype", NULL, false,
      {SET_I32(out.dtype, ATTN_F16)}},
     {"lse.dtype", PADDED, ATTN_INVALID_DTYPE, "lse.dtype", NULL, false,
      {SET_I32(lse.dtype, ATTN_F64)}},
+    {"lse.dtype in f16", PADDED, ATTN_INVALID_DTYPE, "lse.dtype", "f32", false,
+     {ALL_TYPES(ATTN_F16), SET_I32(lse.dtype, ATTN_F16)}},
+    {"lse.dtype in bf16", PACKED, ATTN_INVALID_DTYPE, "lse.dtype", "f32", false,
+     {ALL_TYPES(ATTN_BF16), SET_I32(lse.dtype, ATTN_F64)}},
+    {"k.dtype in f16", PADDED, ATTN_INVALID_DTYPE, "k.dtype", "bf16", false,
+     {ALL_TYPES(ATTN_F16), SET_I32(k.dtype, ATTN_BF16)}},
     {"probs.dtype", PADDED, ATTN_INVALID_DTYPE, "probs.dtype", NULL, false,
      {SET_PTR(probs.data, buf.probs), SET_I32(probs.dtype, ATTN_F64)}},
     {"bias.dtype", PADDED, ATTN_INVALID_DTYPE, "bias.dtype", NULL, false,
@@ -240,14 +247,10 @@ const struct use uses[] = {
 
     /* Offered by one. */
     {"probs", PADDED, false, true, ATTN_PASS_FORWARD, {SET_PTR(probs.data, buf.probs)}},
+    {"q.dtype", PADDED, true, false, ATTN_PASS_FORWARD, {ALL_TYPES(ATTN_F16)}},
+    {"q.dtype", PACKED, true, false, ATTN_PASS_FORWARD, {ALL_TYPES(ATTN_BF16)}},
 
     /* Offered by none. */
-    {"dtype", PADDED, false, false, ATTN_PASS_FORWARD,
-     {SET_I32(q.dtype, ATTN_F16), SET_I32(k.dtype, ATTN_F16), SET_I32(v.dtype, ATTN_F16),
-      SET_I32(out.dtype, ATTN_F16)}},
-    {"dtype", PACKED, false, false, ATTN_PASS_FORWARD,
-     {SET_I32(q.dtype, ATTN_BF16), SET_I32(k.dtype, ATTN_BF16), SET_I32(v.dtype, ATTN_BF16),
-      SET_I32(out.dtype, ATTN_BF16)}},
     {"softcap", PADDED, false, false, ATTN_PASS_FORWARD, {SET_F64(softcap, 30)}},
     {"bias", PADDED, false, false, ATTN_PASS_FORWARD,
      {SET_PTR(bias.data, buf.bias), SET_I64(bias.key_stride, 1)}},

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "compare.h"
 
-#include <float.h>
 #include <math.h>
+
+#include "element.h"
 
 long double compare_ulp(attn_dtype type, long double x)
 {
-    const int digits = type == ATTN_F64 ? DBL_MANT_DIG : FLT_MANT_DIG;
-    const int least = type == ATTN_F64 ? DBL_MIN_EXP : FLT_MIN_EXP;
-    int exponent = least;
+    const struct element_format *f = element_format(type);
+    int exponent = f->least;
 
     if (x != 0)
         frexpl(x, &exponent);
-    return ldexpl(1, (exponent > least ? exponent : least) - digits);
+    return ldexpl(1, (exponent > f->least ? exponent : f->least) - f->digits);
 }
 
 long double compare_allowed(enum compare_what what, attn_dtype type, const long double *truth,
@@ -27,7 +27,10 @@ long double compare_allowed(enum compare_what what, attn_dtype type, const long 
         if (isfinite(eager[i]))
             error = fmaxl(error, fabsl(eager[i] - truth[i]));
     }
-    return BUDGET_FACTOR * error + BUDGET_ULPS * compare_ulp(type, most);
+    const attn_dtype unit = what == COMPARE_LSE ? element_computing(type) : type;
+    const long double least =
+        what == COMPARE_LSE && type == ATTN_BF16 ? BUDGET_BF16_LSE * most : 0;
+    return fmaxl(least, BUDGET_FACTOR * error + BUDGET_ULPS * compare_ulp(unit, most));
 }
 
 static bool same_kind(enum compare_what what, long double truth, double got)

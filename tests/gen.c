@@ -198,6 +198,15 @@ static enum unseen draw_unseen(struct rng *r)
     return x < 6 ? UNSEEN_NAN : x < 7 ? UNSEEN_INF : x < 8 ? UNSEEN_ZERO : UNSEEN_FINITE;
 }
 
+/* A third of all problems is in 16-bit types; drawn apart, which leaves the others as they are. */
+static void draw_half_type(struct problem *p)
+{
+    struct rng r = rng_seeded(p->seed ^ UINT64_C(0x16));
+
+    if (rng_chance(&r, 33))
+        p->dtype = rng_chance(&r, 50) ? ATTN_F16 : ATTN_BF16;
+}
+
 void gen_problem(struct problem *p, uint64_t seed)
 {
     struct rng r = rng_seeded(seed);
@@ -205,6 +214,7 @@ void gen_problem(struct problem *p, uint64_t seed)
     memset(p, 0, sizeof *p);
     p->seed = seed;
     p->dtype = rng_chance(&r, 30) ? ATTN_F64 : ATTN_F32;
+    draw_half_type(p);
     draw_shape(p, &r);
     draw_rules(p, &r);
     draw_scale(p, &r);

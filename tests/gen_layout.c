@@ -170,9 +170,10 @@ void gen_layout(struct problem *p, struct rng *r)
         make_buffer(p, &p->out, &p->query, r);
     }
     if (p->has_lse) {
-        p->lse = gen_contiguous_lse(p->dtype, &p->query, p->hq);
+        const attn_dtype type = element_computing(p->dtype);
+        p->lse = gen_contiguous_lse(type, &p->query, p->hq);
         if (rng_chance(r, 50))
-            p->lse = place(BUFFER_LSE, p->dtype, &p->query, p->hq, 1, RNG_PICK(r, told), r);
+            p->lse = place(BUFFER_LSE, type, &p->query, p->hq, 1, RNG_PICK(r, told), r);
         make_buffer(p, &p->lse, &p->query, r);
     }
     for (int n = 0; n < BUFFERS; n++)

@@ -18,10 +18,19 @@ enum values {
 static const char *const value_names[] = {"normal", "wide",     "overflow", "tiny",
                                           "equal",  "integers", "large-v",  "not-finite"};
 
-static double pow10_of(attn_dtype type, double f32, double f64)
-{
-    return pow(10, type == ATTN_F64 ? f64 : f32);
-}
+/*
+ * Powers of ten for the kinds above. What comes out is a mean of values, so that no result leaves a
+ * range that the values keep to. Kernels of bf16 take numbers below 2^-126 for 0, because its dot
+ * product instructions do: its values stay far above that.
+ */
+static const struct {
+    double tiny_qk, tiny_v, large_v;
+} powers[] = {
+    [ATTN_F32] = {-20, -39, 30},
+    [ATTN_F64] = {-160, -309, 300},
+    [ATTN_F16] = {-5, -6, 4},
+    [ATTN_BF16] = {-14, -28, 30},
+};
 
 static double draw_value(enum values kind, attn_dtype type, enum role role, const double *equal,
                          struct rng *r)
@@ -30,12 +39,13 @@ static double draw_value(enum values kind, attn_dtype type, enum role role, cons
 
     switch (kind) {
     case WIDE: return role == ROLE_Q ? 64 * x : x;
-    case TINY: return x * (role == ROLE_V ? pow10_of(type, -39, -309) : pow10_of(type, -20, -160));
+    case OVERFLOW: return type == ATTN_F16 && role == ROLE_Q ? 0 : x; /* see overflow() */
+    case TINY: return x * pow(10, role == ROLE_V ? powers[type].tiny_v : powers[type].tiny_qk);
     case EQUAL: return equal[role];
     case INTEGERS: return (double)(rng_below(r, 7) - 3);
     case LARGE_V: {
         const double power = rng_uniform(r);
-        return role == ROLE_V ? x * pow10_of(type, 30 * power, 300 * power) : x;
+        return role == ROLE_V ? x * pow(10, powers[type].large_v * power) : x;
     }
     default: return x;
     }
@@ -75,16 +85,23 @@ static void set_heads(struct problem *p, const struct tensor *t, const struct si
             }
 }
 
-/* The products 2^(q + k) exceed the type, and 2^q times a normal number never comes near it. */
+/* The products 2^(q + k) exceed the computing type, and 2^q times a normal number never comes near
+ * it. In f16 it takes a scale to exceed it, which makes every difference of scores huge: only
+ * element 0 of the queries is not 0, so that all of them are exact. */
 static void overflow(struct problem *p, struct rng *r)
 {
-    const bool f64 = p->dtype == ATTN_F64;
+    static const struct {
+        int q, k;
+    } large[] = {[ATTN_F32] = {100, 60}, [ATTN_F64] = {800, 500}, [ATTN_F16] = {15, 15},
+                 [ATTN_BF16] = {100, 60}};
     static const int8_t shares[] = {5, 30, 100};
 
     if (fabs(p->scale) > 0 && fabs(p->scale) < 0.02)
         p->scale = 0;
-    set_heads(p, &p->q, &p->query, f64 ? 800 : 100, RNG_PICK(r, shares), true, r);
-    set_heads(p, &p->k, &p->key, f64 ? 500 : 60, RNG_PICK(r, shares), rng_chance(r, 50), r);
+    if (p->dtype == ATTN_F16)
+        p->scale = p->scale < 0 ? -0x1p100 : 0x1p100;
+    set_heads(p, &p->q, &p->query, large[p->dtype].q, RNG_PICK(r, shares), true, r);
+    set_heads(p, &p->k, &p->key, large[p->dtype].k, RNG_PICK(r, shares), rng_chance(r, 50), r);
 }
 
 static bool v_in_k(const struct problem *p)
@@ -153,13 +170,15 @@ void gen_values(struct problem *p, struct rng *r)
         not_finite(p, r);
 }
 
-static double draw_unseen(enum unseen what, struct rng *r)
+static double draw_unseen(attn_dtype type, enum unseen what, struct rng *r)
 {
+    const double huge = type == ATTN_F16 ? 1e4 : 1e37;
+
     switch (what) {
     case UNSEEN_NAN: return rng_chance(r, 90) ? NAN : -NAN;
     case UNSEEN_INF: return rng_chance(r, 80) ? INFINITY : -INFINITY;
     case UNSEEN_ZERO: return 0;
-    default: return rng_normal(r) * (rng_chance(r, 10) ? 1e37 : 10);
+    default: return rng_normal(r) * (rng_chance(r, 10) ? huge : 10);
     }
 }
 
@@ -169,7 +188,7 @@ void gen_unseen(struct problem *p, enum unseen what, struct rng *r)
         struct buffer *b = &p->buffers[name];
         for (int64_t n = 0; n < b->count; n++)
             if (b->role[n] == ROLE_UNSEEN)
-                element_set(p->dtype, b->image, n, draw_unseen(what, r));
+                element_set(p->dtype, b->image, n, draw_unseen(p->dtype, what, r));
     }
     struct buffer *mask = &p->buffers[BUFFER_MASK];
     for (int64_t n = 0; n < mask->count; n++)

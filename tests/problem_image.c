@@ -8,23 +8,6 @@
 
 #include "memory.h"
 
-size_t element_size(attn_dtype type) { return type == ATTN_F64 ? 8 : 4; }
-
-double element_get(attn_dtype type, const void *data, int64_t index)
-{
-    if (type == ATTN_F64)
-        return ((const double *)data)[index];
-    return ((const float *)data)[index];
-}
-
-void element_set(attn_dtype type, void *data, int64_t index, double x)
-{
-    if (type == ATTN_F64)
-        ((double *)data)[index] = x;
-    else
-        ((float *)data)[index] = (float)x;
-}
-
 void problem_free(struct problem *p)
 {
     for (int n = 0; n < BUFFERS; n++) {
@@ -258,7 +241,7 @@ void problem_print(const struct problem *p, char *text, size_t size)
 {
     struct line l = {text, size, 0};
 
-    say(&l, "%s B=%lld H=%lld/%lld d=%lld/%lld", p->dtype == ATTN_F64 ? "f64" : "f32",
+    say(&l, "%s B=%lld H=%lld/%lld d=%lld/%lld", element_name(p->dtype),
         (long long)p->batch, (long long)p->hq, (long long)p->hkv, (long long)p->d,
         (long long)p->dv);
     say_side(&l, "q", &p->query, p->batch);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "attn/attn.h"
+#include "element.h"
 #include "truth.h"
 
 enum { MOST_BATCH = 16 };
@@ -107,10 +108,6 @@ struct truth_seq problem_rules(const struct problem *p, int64_t b);
 
 /* Gives every element that the call reads or writes its role. */
 void problem_roles(struct problem *p);
-
-double element_get(attn_dtype type, const void *data, int64_t index);
-void element_set(attn_dtype type, void *data, int64_t index, double x);
-size_t element_size(attn_dtype type);
 
 /* The call, its arrays at data[BUFFERS]. */
 attn_desc problem_desc(const struct problem *p, unsigned char *const *data);

@@ -155,7 +155,7 @@ static bool rows_hold(const struct problem *p, const struct call *c, const struc
         for (int64_t h = 0; h < t->heads; h++)
             for (int64_t w = 0; w < t->width; w++) {
                 const int64_t at = tensor_at(t, s, b, i, h) + w;
-                const double got = element_get(p->dtype, c->copy[t->buffer].data, at);
+                const double got = element_get(t->dtype, c->copy[t->buffer].data, at);
                 if (got == x)
                     continue;
                 snprintf(why, size, "%s: row %lld of sequence %lld, head %lld, belongs to no query "
@@ -194,7 +194,7 @@ static double *collect(const struct problem *p, const struct call *c, const stru
         for (int64_t h = 0; h < t->heads; h++)
             for (int64_t i = 0; i < s->used[b]; i++)
                 for (int64_t w = 0; w < t->width; w++)
-                    x[n++] = element_get(p->dtype, c->copy[t->buffer].data,
+                    x[n++] = element_get(t->dtype, c->copy[t->buffer].data,
                                          tensor_at(t, s, b, i, h) + w);
     return x;
 }

@@ -124,12 +124,13 @@ static void arrange_tensors(struct problem *p)
     p->k = gen_contiguous(BUFFER_K, p->dtype, &p->key, p->hkv, p->d);
     p->v = gen_contiguous(BUFFER_V, p->dtype, &p->key, p->hkv, p->dv);
     p->out = gen_contiguous(BUFFER_OUT, p->dtype, &p->query, p->hq, p->dv);
-    p->lse = gen_contiguous_lse(p->dtype, &p->query, p->hq);
+    p->lse = gen_contiguous_lse(element_computing(p->dtype), &p->query, p->hq);
     problem_buffer(p, BUFFER_Q, element, tensor_extent(&p->q, &p->query, p->batch));
     problem_buffer(p, BUFFER_K, element, tensor_extent(&p->k, &p->key, p->batch));
     problem_buffer(p, BUFFER_V, element, tensor_extent(&p->v, &p->key, p->batch));
     problem_buffer(p, BUFFER_OUT, element, tensor_extent(&p->out, &p->query, p->batch));
-    problem_buffer(p, BUFFER_LSE, element, tensor_extent(&p->lse, &p->query, p->batch));
+    problem_buffer(p, BUFFER_LSE, element_size(p->lse.dtype),
+                   tensor_extent(&p->lse, &p->query, p->batch));
 }
 
 void batch_problem(struct problem *p, const struct batch *n, const struct arrange *a)

@@ -95,7 +95,7 @@ static attn_status context_with(struct watch *w, attn_backend backend, int32_t t
  * A call
  * --------------------------------------------------------------------------------------------- */
 
-enum { B = 3, S = 70, H = 4, D = 24, ALL = B * S * H * D };
+enum { B = 3, S = 170, H = 4, D = 24, ALL = B * S * H * D };
 static float q[ALL], k[ALL], v[ALL], out[ALL], expected[ALL];
 static const char *name;
 
@@ -191,10 +191,12 @@ static void test_contents(attn_backend backend)
     }
 }
 
-/* Once its threads and the BLAS stand, a call takes no memory but the workspace. */
+/* Once its threads and the BLAS stand, a call takes no memory but the workspace (as long as the
+ * products are too small for threads of the BLAS' own). */
 static void test_hidden(attn_backend backend)
 {
-    const attn_desc d = call_desc();
+    attn_desc d = call_desc();
+    d.query.seqlen = d.key.seqlen = 70;
     struct watch w = {0};
     attn_context *c = NULL;
     if (!alloc_count_works()) {
@@ -220,6 +222,22 @@ static void test_hidden(attn_backend backend)
     expect_clean(&w, "own workspace");
 }
 
+/* A call on a few tokens takes no memory at all. */
+static void test_tiny(attn_backend backend)
+{
+    attn_desc d = call_desc();
+    struct watch w = {0};
+    attn_context *c = NULL;
+    d.query.seqlen = d.key.seqlen = 12;
+    if (context_with(&w, backend, 2, &c) != ATTN_OK)
+        return;
+    const int64_t calls = w.calls;
+    EXPECT(attn_forward(c, &d) == ATTN_OK && w.calls == calls, "%s: 12 tokens: %lld allocations",
+           name, (long long)(w.calls - calls));
+    attn_context_destroy(c);
+    expect_clean(&w, "a tiny problem");
+}
+
 static void test_backend(attn_backend backend)
 {
     const attn_desc d = call_desc();
@@ -240,6 +258,7 @@ static void test_backend(attn_backend backend)
     test_failures(backend);
     test_contents(backend);
     test_hidden(backend);
+    test_tiny(backend);
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -27,6 +27,16 @@ struct state {
     int rounding, flags, traps;
 };
 
+#if defined(__aarch64__)
+static uint64_t control_now(void)
+{
+    uint64_t control;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+}
+#endif
+
 static struct state state_now(void)
 {
     struct state s = {0, 0, fegetround(), fetestexcept(FE_ALL_EXCEPT), 0};
@@ -36,6 +46,8 @@ static struct state state_now(void)
     __asm__ volatile("fnstcw %0" : "=m"(control));
     s.vector = _mm_getcsr();
     s.x87 = control;
+#elif defined(__aarch64__)
+    s.vector = (unsigned)control_now();
 #endif
 #if defined(__GLIBC__)
     s.traps = fegetexcept();
@@ -53,6 +65,9 @@ static bool set_flush(void)
 {
 #if defined(__x86_64__)
     _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero, denormals are zero */
+    return true;
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(control_now() | UINT64_C(1) << 24));
     return true;
 #else
     return false;
@@ -138,6 +153,7 @@ static void check(const struct options *o, const struct problem *p, struct targe
     for (int n = 0; n < MODES; n++) {
         now_set = modes[n].set;
         snprintf(now_line, sizeof now_line, "FAIL %s, %s:", line, modes[n].name);
+        now_offered = true;
         ran[n] = run_or_report(o, p, t, forward_in, &got[n]) && now_offered;
         if (!now_offered)
             report_skip("%s: not on this machine", modes[n].name);

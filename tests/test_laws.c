@@ -172,21 +172,24 @@ static void swap_keys(struct truth_seq *s, int64_t i, int64_t j)
     }
 }
 
-static double small_step(struct rng *r) { return rint(rng_normal(r) * 256) / 256; }
+/* A normal number so coarse that sums of two are exact, in bf16 as well. */
+static double small_step(attn_dtype type, struct rng *r)
+{
+    const double steps = type == ATTN_BF16 ? 16 : 256;
+    return rint(rng_normal(r) * steps) / steps;
+}
 
-static double of_type(attn_dtype type, double x) { return type == ATTN_F64 ? x : (double)(float)x; }
-
-/* Normal numbers; those of the keys are multiples of 1/256, so that sums of two are exact. */
+/* Normal numbers; those of the keys are small steps. */
 static void refill(struct batch *n, struct rng *r)
 {
     for (int64_t b = 0; b < n->count; b++) {
         struct truth_seq *s = &n->seq[b];
         for (int64_t x = 0; x < s->hq * s->nq * s->d; x++)
-            s->q[x] = of_type(s->dtype, rng_normal(r));
+            s->q[x] = element_round(s->dtype, rng_normal(r));
         for (int64_t x = 0; x < s->hkv * s->d * s->nk; x++)
-            s->kt[x] = small_step(r);
+            s->kt[x] = small_step(s->dtype, r);
         for (int64_t x = 0; x < s->hkv * s->nk * s->dv; x++)
-            s->v[x] = of_type(s->dtype, rng_normal(r));
+            s->v[x] = element_round(s->dtype, rng_normal(r));
     }
 }
 
@@ -230,7 +233,7 @@ static void shifted(struct law *l, const struct batch *drawn, struct rng *r)
     for (int64_t b = 0; b < n.count; b++) {
         struct truth_seq *s = &changed.seq[b];
         for (int64_t row = 0; row < s->hkv * s->d; row++) {
-            const double step = small_step(r);
+            const double step = small_step(s->dtype, r);
             for (int64_t k = 0; k < s->nk; k++)
                 s->kt[row * s->nk + k] += step;
         }

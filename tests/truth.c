@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "element.h"
 #include "memory.h"
 #include "rng.h"
 
@@ -73,6 +74,13 @@ enum {
     STYLES = 32
 };
 
+struct how {
+    long double range; /* of scores */
+    attn_dtype kept;   /* a 16-bit type: probabilities and results are rounded to it */
+    struct rng *r;     /* for orders and jitter; null: everything as it comes */
+    int style;
+};
+
 #define REAL float
 #define EXP expf
 #define LOG logf
@@ -112,18 +120,19 @@ enum {
 void truth_compute(const struct truth_seq *s, struct truth_values *values)
 {
     if (s->dtype == ATTN_F64)
-        attend_long(s, DBL_MAX, NULL, 0, values);
+        attend_long(s, &(struct how){DBL_MAX, ATTN_F64, NULL, 0}, values);
     else
-        attend_double(s, FLT_MAX, NULL, 0, values);
+        attend_double(s, &(struct how){FLT_MAX, ATTN_F32, NULL, 0}, values);
 }
 
 void truth_eager_in_type(const struct truth_seq *s, int order, struct truth_values *values)
 {
     struct rng r = rng_seeded((uint64_t)order);
-    const int style = order % STYLES;
+    const struct how how = {s->dtype == ATTN_F64 ? DBL_MAX : FLT_MAX, s->dtype, order ? &r : NULL,
+                            order % STYLES};
 
     if (s->dtype == ATTN_F64)
-        attend_double(s, DBL_MAX, order ? &r : NULL, style, values);
+        attend_double(s, &how, values);
     else
-        attend_float(s, FLT_MAX, order ? &r : NULL, style, values);
+        attend_float(s, &how, values);
 }

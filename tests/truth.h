@@ -3,8 +3,10 @@
  * What attention is, by plain loops: one sequence at a time, every (query, key) pair asked by
  * itself whether it is visible. Shares nothing with the library but the names of element types.
  *
- * The truth is computed in double for f32 and in long double for f64. The same loops run in the
- * element type itself give the error of a straightforward computation, which the budget is made of.
+ * The truth is computed in long double for f64 and in double for all others. The same loops run in
+ * the element type itself give the error of a straightforward computation, which the budget is made
+ * of: in a 16-bit type everything is f32, with the probabilities rounded to the type before they
+ * meet the values (their sum is taken before that) and the results rounded to it once.
  */
 #ifndef TESTS_TRUTH_H
 #define TESTS_TRUTH_H

@@ -50,6 +50,12 @@ static void LOOPS(fill)(long double *out, int64_t n, long double x)
         out[c] = x;
 }
 
+/* x as a 16-bit type keeps it; other types are computed in. */
+static inline REAL LOOPS(rounded)(REAL x, attn_dtype kept)
+{
+    return element_size(kept) == 2 ? (REAL)element_round(kept, (double)x) : x;
+}
+
 /* The n visible scores become probabilities times *total. Returns the LSE: -inf where no score is
  * above it (the row sees nothing), NaN where a score is NaN or +inf. */
 static REAL LOOPS(softmax)(REAL *s, int64_t n, struct rng *r, int style, REAL *total)
@@ -74,10 +80,12 @@ static REAL LOOPS(softmax)(REAL *s, int64_t n, struct rng *r, int style, REAL *t
 
 /* One query row. see: the numbers of its n visible keys, s: their scores, in the order of sums. */
 static void LOOPS(row)(REAL *s, const int64_t *see, int64_t n, const REAL *v, int64_t dv,
-                       struct rng *r, int style, REAL *sums, long double *out, long double *lse)
+                       const struct how *how, REAL *sums, long double *out, long double *lse)
 {
+    const int style = how->style;
     REAL total = 1;
-    const REAL l = LOOPS(softmax)(s, n, r, style, &total), by = style & STYLE_LATE ? total : 1;
+    const REAL l = LOOPS(softmax)(s, n, how->r, style, &total);
+    const REAL by = style & STYLE_LATE ? total : 1;
 
     *lse = l;
     if (isnan(l) || isinf(l)) {
@@ -87,12 +95,12 @@ static void LOOPS(row)(REAL *s, const int64_t *see, int64_t n, const REAL *v, in
     for (int64_t c = 0; c < dv; c++)
         sums[c] = 0;
     for (int64_t j = 0; j < n; j++) {
-        const REAL p = style & STYLE_LATE ? s[j] : s[j] / total;
+        const REAL p = LOOPS(rounded)(style & STYLE_LATE ? s[j] : s[j] / total, how->kept);
         for (int64_t c = 0; c < dv; c++)
             sums[c] = LOOPS(add_product)(p, v[see[j] * dv + c], sums[c], style);
     }
     for (int64_t c = 0; c < dv; c++)
-        out[c] = sums[c] / by;
+        out[c] = LOOPS(rounded)(sums[c] / by, how->kept);
 }
 
 static REAL *LOOPS(convert)(const double *x, int64_t n)
@@ -104,7 +112,7 @@ static REAL *LOOPS(convert)(const double *x, int64_t n)
     return y;
 }
 
-static void LOOPS(attend)(const struct truth_seq *t, long double range, struct rng *r, int style,
+static void LOOPS(attend)(const struct truth_seq *t, const struct how *how,
                           struct truth_values *values)
 {
     REAL *q = LOOPS(convert)(t->q, t->hq * t->nq * t->d);
@@ -112,20 +120,20 @@ static void LOOPS(attend)(const struct truth_seq *t, long double range, struct r
     REAL *v = LOOPS(convert)(t->v, t->hkv * t->nk * t->dv);
     REAL *s = test_alloc((size_t)(2 * t->nk) * sizeof *s), *seen = s + t->nk;
     REAL *sums = test_alloc((size_t)t->dv * sizeof *sums);
-    int64_t *order = order_of(t->d, r), *see = test_alloc((size_t)t->nk * sizeof *see);
+    int64_t *order = order_of(t->d, how->r), *see = test_alloc((size_t)t->nk * sizeof *see);
     const REAL scale = t->scale != 0 ? (REAL)t->scale : 1 / SQRT((REAL)t->d);
 
     for (int64_t i = 0; i < t->nq; i++) {
-        const int64_t n = visible_keys(t, i, r, see);
+        const int64_t n = visible_keys(t, i, how->r, see);
         for (int64_t h = 0; h < t->hq; h++) {
             const int64_t g = h / (t->hq / t->hkv), at = h * t->nq + i;
             if (n > 0)
                 LOOPS(scores)(q + at * t->d, kt + g * t->d * t->nk, order, t->d, t->nk, scale,
-                              style, s);
+                              how->style, s);
             for (int64_t j = 0; j < n; j++)
-                seen[j] = LOOPS(jitter)(s[see[j]], r, style);
-            LOOPS(limit)(seen, n, (REAL)range);
-            LOOPS(row)(seen, see, n, v + g * t->nk * t->dv, t->dv, r, style, sums,
+                seen[j] = LOOPS(jitter)(s[see[j]], how->r, how->style);
+            LOOPS(limit)(seen, n, (REAL)how->range);
+            LOOPS(row)(seen, see, n, v + g * t->nk * t->dv, t->dv, how, sums,
                        values->out + at * t->dv, values->lse + at);
         }
     }
