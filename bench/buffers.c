@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "buffers.h"
 
+#include "number.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,12 +31,8 @@ static double draw(uint64_t *state)
 
 static void fill(char *data, size_t bytes, attn_dtype dtype, uint64_t seed)
 {
-    if (dtype == ATTN_F64)
-        for (size_t n = 0; n < bytes / sizeof(double); n++)
-            ((double *)data)[n] = draw(&seed);
-    else
-        for (size_t n = 0; n < bytes / sizeof(float); n++)
-            ((float *)data)[n] = (float)draw(&seed);
+    for (int64_t n = 0; n < (int64_t)bytes / bench_number_size(dtype); n++)
+        bench_number_set(data, dtype, n, draw(&seed));
 }
 
 /* One allocation per set: q, k, v, out. */
@@ -55,7 +53,7 @@ bool bench_buffers_create(struct bench_buffers *b, const struct bench_case *c, a
     memset(b, 0, sizeof *b);
     b->c = c;
     b->dtype = dtype;
-    b->element_size = dtype == ATTN_F64 ? 8 : 4;
+    b->element_size = bench_number_size(dtype);
     b->q_bytes = (size_t)(bench_case_rows_q(c) * c->heads_q * c->head_dim * b->element_size);
     b->kv_bytes = (size_t)(bench_case_rows_k(c) * c->heads_kv * c->head_dim * b->element_size);
 

@@ -16,7 +16,7 @@ static const char usage[] =
     "  --backend NAME    cpu, eager (repeatable; default: both)\n"
     "  --isa NAME        instruction set of the cpu backend: scalar, avx2, avx512 (repeatable;\n"
     "                    default: ATTN_ISA, else the machine's best)\n"
-    "  --dtype NAME      f32, f64 (repeatable; default: f32)\n"
+    "  --dtype NAME      f32, f64, f16, bf16 (repeatable; default: f32)\n"
     "  --pass NAME       forward\n"
     "  --threads N       threads of a call (default: OpenMP's choice)\n"
     "  --rounds N        samples of each case (default: 7)\n"
@@ -52,12 +52,13 @@ static bool add_backend(struct bench_options *o, const char *name)
 
 const char *bench_dtype_name(attn_dtype dtype)
 {
-    return dtype == ATTN_F32 ? "f32" : dtype == ATTN_F64 ? "f64" : NULL;
+    static const char *const names[] = {"f32", "f64", "f16", "bf16"};
+    return dtype <= ATTN_BF16 ? names[dtype] : NULL;
 }
 
 static bool add_dtype(struct bench_options *o, const char *name)
 {
-    for (int t = ATTN_F32; t <= ATTN_F64; t++)
+    for (int t = ATTN_F32; t <= ATTN_BF16; t++)
         if (strcmp(name, bench_dtype_name((attn_dtype)t)) == 0) {
             o->dtypes[o->dtype_count++] = (attn_dtype)t;
             return true;
@@ -79,7 +80,7 @@ static int read_option(struct bench_options *o, int option, const char *value)
     case 'c': o->cases[o->case_count++] = value; return -1;
     case 'i': o->isas[o->isa_count++] = value; return -1;
     case 'b': return add_backend(o, value) ? -1 : wrong("backend", value, "cpu or eager");
-    case 'd': return add_dtype(o, value) ? -1 : wrong("dtype", value, "f32 or f64");
+    case 'd': return add_dtype(o, value) ? -1 : wrong("dtype", value, "f32, f64, f16 or bf16");
     case 'p': return strcmp(value, "forward") == 0 ? -1 : wrong("pass", value, "forward");
     case 't':
         if (!read_number(value, 1, 4096, &number))

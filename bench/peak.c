@@ -4,17 +4,26 @@
 #include <stddef.h>
 #include <string.h>
 
-#define ROW(isa) {#isa, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa}}
+/* 16-bit numbers are computed in f32, except where a set multiplies them as they are. */
+#define ROW(isa) {#isa, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa, \
+                         [ATTN_F16] = peak_f32_##isa, [ATTN_BF16] = peak_f32_##isa}}
 static const struct {
     const char *isa;
     bench_peak_fn run[ATTN_BOOL]; /* by element type */
 } peaks[] = {
     ROW(scalar),
+#if ATTN_HAVE_NEON
+    ROW(neon),
+#endif
 #if ATTN_HAVE_AVX2
     ROW(avx2),
 #endif
 #if ATTN_HAVE_AVX512
     ROW(avx512),
+#endif
+#if ATTN_HAVE_AVX512BF16
+    {"avx512bf16", {[ATTN_F32] = peak_f32_avx512, [ATTN_F64] = peak_f64_avx512,
+                    [ATTN_F16] = peak_f32_avx512, [ATTN_BF16] = peak_bf16_avx512bf16}},
 #endif
 };
 

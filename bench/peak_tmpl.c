@@ -16,11 +16,25 @@ typedef double real;
 enum { VEC_BYTES = 64, CHAINS = 24 };
 #elif defined(__AVX__)
 enum { VEC_BYTES = 32, CHAINS = 12 };
+#elif defined(__aarch64__)
+enum { VEC_BYTES = 16, CHAINS = 24 };
 #else
 enum { VEC_BYTES = 16, CHAINS = 12 };
 #endif
 typedef real vec __attribute__((vector_size(VEC_BYTES)));
 enum { LANES = VEC_BYTES / sizeof(real) };
+
+#if DOT_BF16
+#include <immintrin.h>
+enum { PRODUCTS = 2 }; /* to a lane */
+static inline vec multiply_add(vec a, vec b, vec c)
+{
+    return (vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+}
+#else
+enum { PRODUCTS = 1 };
+static inline vec multiply_add(vec a, vec b, vec c) { return a * b + c; }
+#endif
 
 #define PASTE(elem, isa) peak_##elem##_##isa
 #define NAME(elem, isa) PASTE(elem, isa)
@@ -38,7 +52,7 @@ double NAME(ATTN_ELEM, ATTN_ISA)(int64_t steps)
     for (int64_t s = 0; s < steps; s++)
 #pragma GCC unroll 24
         for (int n = 0; n < CHAINS; n++)
-            chain[n] = chain[n] * a + b;
+            chain[n] = PRODUCTS == 1 ? multiply_add(chain[n], a, b) : multiply_add(a, b, chain[n]);
 #pragma GCC unroll 24
     for (int n = 0; n < CHAINS; n++)
         sum += chain[n];
@@ -46,5 +60,5 @@ double NAME(ATTN_ELEM, ATTN_ISA)(int64_t steps)
     for (int lane = 0; lane < LANES; lane++)
         total += sum[lane];
     term = total; /* so that nothing is left out */
-    return 2.0 * (double)steps * CHAINS * LANES;
+    return 2.0 * PRODUCTS * (double)steps * CHAINS * LANES;
 }

@@ -4,10 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static double at(const char *data, attn_dtype dtype, int64_t n)
-{
-    return dtype == ATTN_F64 ? ((const double *)data)[n] : (double)((const float *)data)[n];
-}
+#include "number.h"
 
 /* row [D] = attention of query i of sequence b, head h; score is scratch for nk numbers. */
 static void plain_row(const struct bench_buffers *bb, const struct bench_set *set, int64_t b,
@@ -24,8 +21,9 @@ static void plain_row(const struct bench_buffers *bb, const struct bench_set *se
     for (int64_t j = 0; j < seen; j++) {
         score[j] = 0;
         for (int64_t e = 0; e < d; e++)
-            score[j] += at(set->q, bb->dtype, ((q0 + i) * c->heads_q + h) * d + e) *
-                        at(set->k, bb->dtype, ((k0 + j) * c->heads_kv + hk) * d + e);
+            score[j] +=
+                bench_number(set->q, bb->dtype, ((q0 + i) * c->heads_q + h) * d + e) *
+                bench_number(set->k, bb->dtype, ((k0 + j) * c->heads_kv + hk) * d + e);
         score[j] /= sqrt((double)d);
         max = fmax(max, score[j]);
     }
@@ -35,7 +33,7 @@ static void plain_row(const struct bench_buffers *bb, const struct bench_set *se
         const double p = exp(score[j] - max);
         sum += p;
         for (int64_t e = 0; e < d; e++)
-            row[e] += p * at(set->v, bb->dtype, ((k0 + j) * c->heads_kv + hk) * d + e);
+            row[e] += p * bench_number(set->v, bb->dtype, ((k0 + j) * c->heads_kv + hk) * d + e);
     }
     for (int64_t e = 0; e < d; e++)
         row[e] /= sum;
@@ -50,7 +48,7 @@ static double row_difference(const struct bench_buffers *bb, const struct bench_
     plain_row(bb, set, b, h, i, score, row);
     for (int64_t e = 0; e < c->head_dim; e++) {
         const int64_t n = ((q0 + i) * c->heads_q + h) * c->head_dim + e;
-        const double difference = fabs(at(set->out, bb->dtype, n) - row[e]);
+        const double difference = fabs(bench_number(set->out, bb->dtype, n) - row[e]);
         if (!(difference <= worst)) /* so that NaN counts */
             worst = isnan(difference) ? INFINITY : difference;
     }
@@ -76,4 +74,12 @@ double bench_verify(const struct bench_buffers *bb, const struct bench_set *set)
     return worst;
 }
 
-double bench_tolerance(attn_dtype dtype) { return dtype == ATTN_F64 ? 1e-13 : 1e-5; }
+double bench_tolerance(attn_dtype dtype)
+{
+    switch (dtype) {
+    case ATTN_F64: return 1e-13;
+    case ATTN_F16: return 2e-3;
+    case ATTN_BF16: return 2e-2;
+    default: return 1e-5;
+    }
+}
