@@ -128,7 +128,7 @@ static void run_case(const struct bench_options *o, const struct bench_case *c,
 {
     for (int32_t t = 0; t < o->dtype_count; t++) {
         struct bench_buffers buffers;
-        if (!bench_buffers_create(&buffers, c, o->dtypes[t])) {
+        if (!bench_buffers_create(&buffers, c, o->dtypes[t], o->cold)) {
             fprintf(stderr, "%s: no memory for its tensors\n", c->name);
             continue;
         }

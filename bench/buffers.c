@@ -48,7 +48,8 @@ static bool set_create(struct bench_set *s, const struct bench_buffers *b)
     return true;
 }
 
-bool bench_buffers_create(struct bench_buffers *b, const struct bench_case *c, attn_dtype dtype)
+bool bench_buffers_create(struct bench_buffers *b, const struct bench_case *c, attn_dtype dtype,
+                          bool cold)
 {
     memset(b, 0, sizeof *b);
     b->c = c;
@@ -61,6 +62,8 @@ bool bench_buffers_create(struct bench_buffers *b, const struct bench_case *c, a
     int64_t count = CACHES * last_level_cache() / set_bytes + 2;
     if (count > MAX_SETS)
         count = MAX_SETS;
+    if (!cold && !bench_case_is_decode(c))
+        count = 1;
     b->sets = calloc((size_t)count, sizeof *b->sets);
     for (int64_t n = 0; b->sets && n < count && set_create(&b->sets[n], b); n++)
         b->count++;

@@ -19,7 +19,8 @@ struct bench_buffers {
 };
 
 /* Copies enough to be several times the last-level cache. False: no memory. */
-bool bench_buffers_create(struct bench_buffers *b, const struct bench_case *c, attn_dtype dtype);
+bool bench_buffers_create(struct bench_buffers *b, const struct bench_case *c, attn_dtype dtype,
+                          bool cold);
 void bench_buffers_destroy(struct bench_buffers *b);
 
 /* The next set in turn. */

@@ -21,6 +21,7 @@ static const char usage[] =
     "  --threads N       threads of a call (default: OpenMP's choice)\n"
     "  --rounds N        samples of each case (default: 7)\n"
     "  --seconds X       shortest sample (default: 0.03)\n"
+    "  --cold            prefill, too, in tensors that no cache holds\n"
     "  --list            names of the cases\n"
     "\n"
     "CSV on standard output, remarks on standard error. median_ms: of one call, over the samples.\n"
@@ -30,8 +31,9 @@ static const char usage[] =
     "(for eager the best one built in), or reading the very K and V. share: rate / limit; empty\n"
     "where the limit did not stand still. isa: for eager the kernels of its BLAS.\n"
     "\n"
-    "Calls rotate over copies of the tensors, so that caches are cold, and take their workspace\n"
-    "from the context's default allocator. OMP_WAIT_POLICY is left alone: a call finds its\n"
+    "Prefill calls are made on the same tensors again and again, as a model's layers find what the\n"
+    "one before just wrote; decode calls, and all with --cold, rotate over copies of them larger\n"
+    "than the caches. Calls take their workspace from the context's default allocator. OMP_WAIT_POLICY is left alone: a call finds its\n"
     "threads as it would in a program's loop, and the same threads measure the limits.\n";
 
 static int wrong(const char *option, const char *value, const char *expected)
@@ -95,6 +97,7 @@ static int read_option(struct bench_options *o, int option, const char *value)
     case 's':
         return read_number(value, 0, 3600, &o->seconds) ? -1
                                                         : wrong("seconds", value, "from 0 to 3600");
+    case 'o': o->cold = true; return -1;
     case 'l': o->list = true; return -1;
     case 'h': fputs(usage, stdout); return 0;
     default: fputs("attnbench: --help tells the options\n", stderr); return 2;
@@ -120,8 +123,8 @@ int bench_options_read(struct bench_options *o, int argc, char **argv)
         {"isa", required_argument, NULL, 'i'},     {"dtype", required_argument, NULL, 'd'},
         {"pass", required_argument, NULL, 'p'},    {"threads", required_argument, NULL, 't'},
         {"rounds", required_argument, NULL, 'r'},  {"seconds", required_argument, NULL, 's'},
-        {"list", no_argument, NULL, 'l'},          {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"cold", no_argument, NULL, 'o'},          {"list", no_argument, NULL, 'l'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
     memset(o, 0, sizeof *o);
     o->rounds = 7;
     o->seconds = 0.03;

@@ -20,7 +20,7 @@ struct bench_options {
     int32_t dtype_count;
     int32_t threads, rounds;
     double seconds;
-    bool list;
+    bool cold, list;
 };
 
 /* Reads the command line and fills in defaults. Returns -1 to go on; otherwise the exit status of a

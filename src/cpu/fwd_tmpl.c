@@ -98,11 +98,14 @@ INLINE void fetch_row(const elem *row, int64_t n)
         __builtin_prefetch(row + i);
 }
 
+/* How far packing asks ahead: more waits for the cache's own queue, less for memory. */
+enum { FETCH_BYTES = 2048 };
+
 static uint8_t pack(const struct attn_unit *u, int64_t t)
 {
-    enum { AHEAD = 6 }; /* rows */
     const struct attn_problem *p = u->p;
     const int64_t d = p->head_dim, dv = p->head_dim_v;
+    const int64_t ahead = 1 + FETCH_BYTES / ((d + dv) * (int64_t)sizeof(elem)); /* rows */
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
     real *keys = tile_keys(u, t), *values = tile_values(u, t);
     const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, k0, u->head_kv, sizeof(elem));
@@ -114,9 +117,9 @@ static uint8_t pack(const struct attn_unit *u, int64_t t)
         const elem *value[PAIR];
         for (int i = 0; i < PAIR; i++) {
             const bool given = j + i < n && (!u->key_mask || u->key_mask[k0 + j + i]);
-            if (k0 + j + i + AHEAD < u->nk) {
-                fetch_row(k + (j + i + AHEAD) * p->k.token, d);
-                fetch_row(v + (j + i + AHEAD) * p->v.token, dv);
+            if (k0 + j + i + ahead < u->nk) {
+                fetch_row(k + (j + i + ahead) * p->k.token, d);
+                fetch_row(v + (j + i + ahead) * p->v.token, dv);
             }
             hidden += j + i < n && !given;
             value[i] = given ? v + (j + i) * p->v.token : NULL;
@@ -189,10 +192,26 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
         t->query[lane] = query;
         t->q[lane] = q + query * p->q.token + head * p->q.head;
         t->out[lane] = out + query * p->out.token + head * p->out.head;
-        for (int64_t c = 0; c < t->dv; c += 64 / (int64_t)sizeof(elem))
-            __builtin_prefetch(t->out[lane] + c, 1);
         t->see[lane] = attn_band_row(u->band, query);
         if (lane + 1 < t->rows && ++head == p->group) {
+            head = 0;
+            query++;
+        }
+    }
+}
+
+/* Asks for the queries of the block of rows at row0, to the second cache. */
+static void fetch_queries(const struct attn_unit *u, int64_t row0)
+{
+    const struct attn_problem *p = u->p;
+    const int64_t rows = min64(BQ, u->nq * p->group - row0), h = u->head_kv * p->group;
+    const elem *q = (const elem *)attn_view_at(&p->q, &p->query, u->b, 0, h, sizeof(elem));
+    int64_t query = row0 / p->group, head = row0 % p->group;
+    for (int64_t r = 0; r < rows; r++) {
+        const elem *row = q + query * p->q.token + head * p->q.head;
+        for (int64_t c = 0; c < p->head_dim; c += 64 / (int64_t)sizeof(elem))
+            __builtin_prefetch(row + c, 0, 2);
+        if (++head == p->group) {
             head = 0;
             query++;
         }
@@ -544,11 +563,17 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
 {
     struct block t;
     block_init(&t, u, row0, scratch);
-    for (int64_t lane = 0; lane < BQ; lane += VEC_N)
-        load_queries(&t, lane);
-
-    const struct attn_range see =
-        attn_band_any(u->band, t.query[0], t.query[BQ - 1] + 1);
+    const struct attn_range see = attn_band_any(u->band, t.query[0], t.query[BQ - 1] + 1);
+    if (see.lo < see.hi) {
+        /* The first tile is packed while the queries come; the next block is the one before. */
+        if (row0 + BQ >= u->nq * u->p->group)
+            fetch_queries(u, row0);
+        need(arg, see.lo / BK);
+        for (int64_t lane = 0; lane < BQ; lane += VEC_N)
+            load_queries(&t, lane);
+        if (row0 > 0)
+            fetch_queries(u, row0 - BQ);
+    }
     for (int64_t n = see.lo / BK; n * BK < see.hi; n++) {
         need(arg, n);
         if (u->tile_info[n] & ATTN_TILE_HIDDEN)

@@ -28,7 +28,9 @@ enum { TILE_EMPTY, TILE_BUSY, TILE_READY };
  * with each unit, so that a claim cannot mistake one unit for the next. Whoever has taken an item
  * keeps the slot from being used again until the item is done. */
 struct slot {
-    _Alignas(128) atomic_uint_fast64_t claim;
+    _Alignas(128) atomic_int_fast64_t next_unit; /* the first not yet taken of the slot's share */
+    int64_t end_unit;
+    atomic_uint_fast64_t claim;
     atomic_int_fast64_t left; /* items not yet done */
     atomic_bool busy;
     atomic_uchar *tile_state; /* [tiles] */
@@ -42,12 +44,10 @@ struct team {
     const struct attn_schedule *s;
     const struct attn_problem *p;
     const struct attn_cpu_kernel *kernel;
-    int64_t units;
     const int64_t *order; /* sequences by falling work */
     struct slot *slots;
     char *scratch;
-    _Alignas(128) atomic_int_fast64_t next_unit;
-    atomic_int_fast32_t opening; /* threads that may be about to open a unit */
+    _Alignas(128) atomic_int_fast32_t opening; /* threads that may be about to open a unit */
 };
 
 struct work {
@@ -267,12 +267,26 @@ static int64_t fill_slot(const struct team *team, struct slot *slot, int64_t n)
     return (u->nq * p->group + rows - 1) / rows;
 }
 
+/* Takes a unit from the slot's own share or, when that is done, from another's; -1: none is left. */
+static int64_t take_unit(struct team *team, const struct slot *slot)
+{
+    const int32_t slots = team->s->slots, own = (int32_t)(slot - team->slots);
+    for (int32_t i = 0; i < slots; i++) {
+        struct slot *from = &team->slots[(own + i) % slots];
+        if (atomic_load_explicit(&from->next_unit, memory_order_acquire) >= from->end_unit)
+            continue;
+        const int64_t n = atomic_fetch_add_explicit(&from->next_unit, 1, memory_order_acq_rel);
+        if (n < from->end_unit)
+            return n;
+    }
+    return -1;
+}
+
 /* Sets up the next unit that has something to do, and shows its items to all. */
 static bool fill_next(struct team *team, struct slot *slot)
 {
     int64_t n;
-    while ((n = atomic_fetch_add_explicit(&team->next_unit, 1, memory_order_acq_rel)) <
-           team->units) {
+    while ((n = take_unit(team, slot)) >= 0) {
         const int64_t items = fill_slot(team, slot, n);
         if (items == 0)
             continue;
@@ -302,7 +316,11 @@ static bool open_unit(struct team *team, struct slot *slot)
 
 static bool units_left(struct team *team)
 {
-    return atomic_load_explicit(&team->next_unit, memory_order_acquire) < team->units;
+    for (int32_t i = 0; i < team->s->slots; i++)
+        if (atomic_load_explicit(&team->slots[i].next_unit, memory_order_acquire) <
+            team->slots[i].end_unit)
+            return true;
+    return false;
 }
 
 /* Does one item of some slot, from *at on. */
@@ -393,13 +411,15 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
     sort_sequences(p, work_of, order);
 
     struct team team = {.s = s, .p = p, .kernel = kernel, .order = order};
-    team.units = p->batch * p->heads_kv;
+    const int64_t units = p->batch * p->heads_kv;
     char *slots = take(&at, ((size_t)s->slots + 1) * sizeof(struct slot));
     slots += -(uintptr_t)slots % _Alignof(struct slot);
     team.slots = (struct slot *)(void *)slots;
     for (int32_t i = 0; i < s->slots; i++) {
         struct slot *slot = &team.slots[i];
         memset(slot, 0, sizeof *slot);
+        slot->next_unit = units / s->slots * i + (i < units % s->slots ? i : units % s->slots);
+        slot->end_unit = slot->next_unit + units / s->slots + (i < units % s->slots);
         slot->tile_state = take(&at, (size_t)s->tiles);
         slot->unit.tile_info = take(&at, (size_t)s->tiles);
         slot->unit.packed = take(&at, s->packed);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Who does what. Units (see kernel.h) are opened longest first, each in a slot that holds its
- * packed keys; a thread works through the blocks of rows of the unit it opened, then opens another,
- * and when there is none left helps where blocks remain. Tiles are packed by the first thread that
- * needs them. Nothing here changes a bit of a result: an item's work depends on its unit alone.
+ * Who does what. The units (see kernel.h), longest sequences first, are dealt out to slots, a run of
+ * neighbours to each, so that calls on the same tensors find them in the same caches. A slot holds
+ * the packed keys of one unit: a thread opens the next unit in its slot, from another's share when
+ * its own is done, and works through its blocks of rows; when no unit is left it helps where blocks
+ * remain. Tiles are packed by the first thread that needs them. Nothing here changes a bit of a
+ * result: an item's work depends on its unit alone.
  */
 #ifndef ATTN_CPU_SCHEDULE_H
 #define ATTN_CPU_SCHEDULE_H

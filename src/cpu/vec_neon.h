@@ -118,5 +118,5 @@ INLINE vec vec_sums(const vec r[VEC_N]) { return vpaddq_f64(r[0], r[1]); }
 /* The instruction that has an extremum of its own gives NaN, not b. */
 INLINE vec vec_max(vec a, vec b) { return vec_select(vec_lt(b, a), a, b); }
 
-/* No instruction loads what it multiplies, and a broadcast is best left to one that takes a lane. */
+/* No instruction loads what it multiplies, and one that takes a lane needs no broadcast. */
 INLINE void vec_keep(vec *a) { (void)a; }
