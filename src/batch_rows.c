@@ -35,7 +35,9 @@ static struct attn_range share(int64_t n, int32_t thread, int32_t team)
 static void in_parallel(const struct attn_call *call, int64_t bytes,
                         void (*body)(void *, int32_t, int32_t), struct rows *rows)
 {
-    attn_parallel(bytes < PARALLEL_BYTES ? 1 : call->settings->threads, body, rows);
+    const int64_t most = bytes / PARALLEL_BYTES + 1;
+    const int32_t threads = call->settings->threads;
+    attn_parallel(bytes < PARALLEL_BYTES ? 1 : most < threads ? (int32_t)most : threads, body, rows);
 }
 
 /* Bytes of a row and of `count` rows. `name` names count. */
