@@ -36,8 +36,10 @@ static void in_parallel(const struct attn_call *call, int64_t bytes,
                         void (*body)(void *, int32_t, int32_t), struct rows *rows)
 {
     const int64_t most = bytes / PARALLEL_BYTES + 1;
-    const int32_t threads = call->settings->threads;
-    attn_parallel(bytes < PARALLEL_BYTES ? 1 : most < threads ? (int32_t)most : threads, body, rows);
+    int32_t threads = bytes < PARALLEL_BYTES ? 1 : call->settings->threads;
+    if (threads > most)
+        threads = (int32_t)most;
+    attn_parallel(threads, body, rows);
 }
 
 /* Bytes of a row and of `count` rows. `name` names count. */
