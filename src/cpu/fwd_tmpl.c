@@ -20,14 +20,14 @@
 #include "cpu/tmpl.h"
 
 enum {
-    BQ = NV * VEC_N,           /* rows in a block */
-    BK = ATTN_TILE_KEYS        /* keys in a tile */
+    BQ = NV * VEC_N,     /* rows in a block */
+    BK = ATTN_TILE_KEYS  /* keys in a tile */
 };
 
 /* ---- Packing ---------------------------------------------------------------------------------
  * A tile holds its keys as rows of words, [room][d / PAIR], then its values in panels of MR
- * columns, [dv / MR][room / PAIR][MR] words. Rows up to the next multiple of MR are 0, and so are keys and
- * values that the mask hides. */
+ * columns, [dv / MR][room / PAIR][MR] words. Rows up to the next multiple of MR are 0, and so are
+ * keys and values that the mask hides. */
 
 enum { CHUNK = (int)MR > VEC_N ? (int)MR : VEC_N }; /* value columns packed at a time */
 
@@ -151,7 +151,7 @@ struct block {
     int64_t query[BQ];  /* of each lane */
     const elem *q[BQ];  /* row of each lane */
     elem *out[BQ];
-    struct attn_range see[BQ];   /* keys that each lane sees */
+    struct attn_range see[BQ]; /* keys that each lane sees */
 };
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room)

@@ -360,8 +360,8 @@ static void work(void *arg, int32_t thread, int32_t threads)
         if (item >= 0)
             do_item(team, &team->slots[at], item, thread);
         else if (!open_some(team, &at) && !help(team, &at, thread)) {
-            /* Whoever saw the last unit taken sees its taker among those opening one, or its items.
-             */
+            /* Whoever saw the last unit taken sees its taker among those opening one, or sees the
+             * unit's items. */
             if (!units_left(team) &&
                 atomic_load_explicit(&team->opening, memory_order_acquire) == 0 &&
                 !help(team, &at, thread))

@@ -30,8 +30,8 @@ INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
 
-/* |scale|, its sign being in the queries, brought to where its multiple of log2(e) times -inf is far
- * below 0, and times 0 is 0. */
+/* |scale|, its sign being in the queries, brought to where its multiple of log2(e) times -inf is
+ * far below 0, and times 0 is 0. */
 INLINE double score_scale(const struct attn_problem *p)
 {
     const double most = sizeof(real) == 4 ? 0x1p127 : 0x1p1023;
@@ -94,6 +94,7 @@ INLINE void store_lse(const struct row *t, real m, real l)
             (real)(l == 0 ? -INFINITY : (double)m * score_scale(p) + log((double)l));
 }
 
+/* n numbers to a row of out. */
 INLINE void store_row(elem *to, const real *from, int64_t n)
 {
     int64_t i = 0;
@@ -116,6 +117,7 @@ static real careful_score(const struct row *t, int64_t j)
     return s;
 }
 
+/* Its probability, with `most` as the reference and not divided by the sum. */
 static real careful_weight(const struct row *t, int64_t j, real most, struct exponent scale)
 {
     return vec_first(vec_exp2(vec_set(careful_score(t, j) - most), scale));
