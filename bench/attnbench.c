@@ -47,56 +47,68 @@ static attn_context *make_context(const struct bench_options *o, const struct ru
     return context;
 }
 
-static void print_row(const struct bench_case *c, attn_dtype dtype, const struct runner *r,
+static void print_row(const struct bench_buffers *b, const struct runner *r,
                       const struct bench_options *o, const struct bench_result *result)
 {
-    printf("%s,forward,%s,%s,%s,%d,%.4f,%.3f,%.2f,%s,%.2f,", c->name, attn_backend_name(r->backend),
-           r->label, bench_dtype_name(dtype), (int)o->threads, result->median_ms, result->spread,
-           result->rate, bench_case_is_decode(c) ? "GB/s" : "GFLOP/s", result->limit);
+    const char *pass = bench_pass_name(b->pass), *backend = attn_backend_name(r->backend);
+    printf("%s,%s,%s,%s,%s,%d,%.4f,%.3f,%.2f,%s,%.2f,", b->c->name, pass, backend, r->label,
+           bench_dtype_name(b->dtype), (int)o->threads, result->median_ms, result->spread,
+           result->rate, bench_case_is_decode(b->c) ? "GB/s" : "GFLOP/s", result->limit);
     if (result->steady)
         printf("%.3f", result->share);
     else
-        fprintf(stderr, "%s %s: the limit did not stand still beside enough samples; no share\n",
-                c->name, attn_backend_name(r->backend));
+        fprintf(stderr, "%s %s %s: the limit did not stand still beside enough samples; no share\n",
+                b->c->name, pass, backend);
     printf("\n");
     fflush(stdout);
 }
 
-/* One call on the first set, compared with a plain loop. False: nothing to time. */
+/* The forward call and the pass on the first set, compared with a plain loop. False: nothing to
+ * time. */
 static bool check_result(attn_context *context, struct bench_buffers *b, const struct runner *r,
                          struct tally *tally)
 {
     const struct bench_set *set = &b->sets[0];
-    const attn_desc desc = bench_desc(b, set);
-    memset(set->out, 0xff, b->q_bytes); /* NaN: shows what is not written */
-    const attn_status status = attn_forward(context, &desc);
+    const char *pass = bench_pass_name(b->pass), *backend = attn_backend_name(r->backend), *what;
+    bench_buffers_spoil(b);
+    attn_status status = bench_call_forward(context, b, set);
+    if (status == ATTN_OK && b->pass != BENCH_FWD)
+        status = bench_call(context, b, set);
     if (status != ATTN_OK) {
-        fprintf(stderr, "%s %s: %s: %s\n", b->c->name, attn_backend_name(r->backend),
-                attn_status_name(status), attn_last_message(context));
+        fprintf(stderr, "%s %s %s: %s: %s\n", b->c->name, pass, backend, attn_status_name(status),
+                attn_last_message(context));
         return false;
     }
-    const double difference = bench_verify(b, set);
+    bench_buffers_spread(b);
+    const double difference = bench_verify(b, set, &what);
     if (difference <= bench_tolerance(b->dtype))
         return true;
-    fprintf(stderr, "%s %s: wrong result, off by %g\n", b->c->name, attn_backend_name(r->backend),
-            difference);
+    fprintf(stderr, "%s %s %s: wrong %s, off by %g\n", b->c->name, pass, backend, what, difference);
     tally->wrong++;
     return false;
+}
+
+/* Gradients of 16-bit types are computed in f32, even where the forward pass multiplies such
+ * numbers as they are. */
+static attn_dtype limit_dtype(const struct bench_buffers *b)
+{
+    return b->pass == BENCH_FWD || b->dtype == ATTN_F64 ? b->dtype : ATTN_F32;
 }
 
 static void run_one(const struct bench_options *o, struct bench_buffers *b, struct runner *r,
                     struct tally *tally)
 {
+    const attn_dtype dtype = limit_dtype(b);
     double best_read = 0; /* that of reading depends on the buffers */
     struct bench_job job = {.buffers = b, .threads = o->threads, .rounds = o->rounds,
-                            .seconds = o->seconds, .peak = bench_peak(r->limit, b->dtype)};
+                            .seconds = o->seconds, .peak = bench_peak(r->limit, dtype)};
     struct bench_result result;
-    job.best_limit = bench_case_is_decode(b->c) ? &best_read : &r->best[b->dtype];
+    job.best_limit = bench_case_is_decode(b->c) ? &best_read : &r->best[dtype];
     job.context = make_context(o, r);
     if (job.context && check_result(job.context, b, r, tally)) {
         const attn_status status = bench_measure(&job, &result);
         if (status == ATTN_OK) {
-            print_row(b->c, b->dtype, r, o, &result);
+            print_row(b, r, o, &result);
             tally->rows++;
         } else {
             fprintf(stderr, "%s: %s\n", b->c->name, attn_status_name(status));
@@ -123,12 +135,17 @@ static int32_t list_runners(const struct bench_options *o, struct runner *runner
     return n;
 }
 
-static void run_case(const struct bench_options *o, const struct bench_case *c,
-                     struct runner *runners, int32_t count, struct tally *tally)
+static void run_pass(const struct bench_options *o, const struct bench_case *c,
+                     enum bench_pass pass, struct runner *runners, int32_t count,
+                     struct tally *tally)
 {
+    if (pass != BENCH_FWD && bench_case_is_decode(c)) {
+        fprintf(stderr, "%s %s: decode has no backward pass\n", c->name, bench_pass_name(pass));
+        return;
+    }
     for (int32_t t = 0; t < o->dtype_count; t++) {
         struct bench_buffers buffers;
-        if (!bench_buffers_create(&buffers, c, o->dtypes[t], o->cold)) {
+        if (!bench_buffers_create(&buffers, c, o->dtypes[t], pass, o->cold)) {
             fprintf(stderr, "%s: no memory for its tensors\n", c->name);
             continue;
         }
@@ -159,8 +176,8 @@ int main(int argc, char **argv)
             continue;
         if (options.list)
             puts(cases[n].name);
-        else
-            run_case(&options, &cases[n], runners, runner_count, &tally);
+        for (int32_t p = 0; !options.list && p < options.pass_count; p++)
+            run_pass(&options, &cases[n], options.passes[p], runners, runner_count, &tally);
     }
     if (tally.rows == 0 && !options.list)
         fprintf(stderr, "attnbench: nothing was measured\n");

@@ -20,23 +20,30 @@ struct family {
     int64_t queries; /* 0: as many as keys */
     int64_t head_dims[8];
     int64_t seqlens[8];
+    enum bench_feature feature;
 };
 
 #define POWERS {64, 128, 256, 512, 1024, 2048, 4096}
 static const struct family families[] = {
-    {"full", false, 16, 16, 0, {64, 128}, POWERS},
-    {"causal", true, 16, 16, 0, {64, 128}, POWERS},
-    {"full", false, 16, 16, 0, {40, 72, 80, 96, 112, 129}, {2048}},
-    {"gqa", false, 32, 8, 0, {128}, {512, 2048}},
-    {"gqa-causal", true, 32, 8, 0, {128}, {512, 2048}},
-    {"decode-h32-kv8", false, 32, 8, 1, {128}, {8192, 32768}},
+    {"full", false, 16, 16, 0, {64, 128}, POWERS, BENCH_PLAIN},
+    {"causal", true, 16, 16, 0, {64, 128}, POWERS, BENCH_PLAIN},
+    {"full", false, 16, 16, 0, {40, 72, 80, 96, 112, 129}, {2048}, BENCH_PLAIN},
+    {"gqa", false, 32, 8, 0, {128}, {512, 2048}, BENCH_PLAIN},
+    {"gqa-causal", true, 32, 8, 0, {128}, {512, 2048}, BENCH_PLAIN},
+    {"decode-h32-kv8", false, 32, 8, 1, {128}, {8192, 32768}, BENCH_PLAIN},
+    {"bias", false, 16, 16, 0, {64, 128}, {2048}, BENCH_BIAS},
+    {"mask", false, 16, 16, 0, {128}, {2048}, BENCH_MASK},
+    {"blocks", false, 16, 16, 0, {128}, {4096}, BENCH_BLOCKS},
+    {"window", true, 16, 16, 0, {128}, {4096}, BENCH_WINDOW},
+    {"alibi", false, 16, 16, 0, {128}, {2048}, BENCH_ALIBI},
+    {"softcap", false, 16, 16, 0, {128}, {2048}, BENCH_SOFTCAP},
 };
 
 /* Packed; each entry's offsets are filled in by fill_offsets(). */
 static const struct bench_case packed[] = {
-    {"varlen-27", false, 12, 12, 64, 27, 0, 0, cu_27},
-    {"varlen-27-causal", true, 12, 12, 64, 27, 0, 0, cu_27},
-    {"one-long-d64", false, 4, 4, 64, LONG_BATCH, 0, 0, cu_long},
+    {"varlen-27", false, 12, 12, 64, 27, 0, 0, cu_27, BENCH_PLAIN},
+    {"varlen-27-causal", true, 12, 12, 64, 27, 0, 0, cu_27, BENCH_PLAIN},
+    {"one-long-d64", false, 4, 4, 64, LONG_BATCH, 0, 0, cu_long, BENCH_PLAIN},
 };
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
@@ -65,6 +72,7 @@ static int add_family(const struct family *f, struct bench_case *to)
             c->batch = 1;
             c->seqlen_q = f->queries ? f->queries : *s;
             c->seqlen_k = *s;
+            c->feature = f->feature;
         }
     return n;
 }
@@ -109,14 +117,24 @@ bool bench_case_is_decode(const struct bench_case *c)
     return !c->cu_seqlens && c->seqlen_q == 1;
 }
 
-double bench_case_flops(const struct bench_case *c)
+/* Causal: queries and keys are equal in number. */
+static double visible_pairs(const struct bench_case *c, double nq, double nk)
 {
-    double pairs = 0; /* causal: queries and keys are equal in number */
-    for (int64_t b = 0; b < c->batch; b++) {
-        const double nq = (double)bench_case_nq(c, b), nk = (double)bench_case_nk(c, b);
-        pairs += c->causal ? nq * (nq + 1) / 2 : nq * nk;
+    const double far = nq > BENCH_WIDTH ? nq - BENCH_WIDTH - 1 : 0; /* rows past the window's width */
+    switch (c->feature) {
+    case BENCH_WINDOW: return nq * (nq + 1) / 2 - far * (far + 1) / 2;
+    case BENCH_BLOCKS: return nq * nk / 2; /* an even number of blocks */
+    default: return c->causal ? nq * (nq + 1) / 2 : nq * nk;
     }
-    return 4 * pairs * (double)(c->heads_q * c->head_dim);
+}
+
+double bench_case_flops(const struct bench_case *c, enum bench_pass pass)
+{
+    static const double forwards[] = {[BENCH_FWD] = 1, [BENCH_BWD] = 2.5, [BENCH_FWDBWD] = 3.5};
+    double pairs = 0;
+    for (int64_t b = 0; b < c->batch; b++)
+        pairs += visible_pairs(c, (double)bench_case_nq(c, b), (double)bench_case_nk(c, b));
+    return forwards[pass] * 4 * pairs * (double)(c->heads_q * c->head_dim);
 }
 
 double bench_case_kv_bytes(const struct bench_case *c, int64_t element_size)

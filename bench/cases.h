@@ -8,6 +8,20 @@
 
 #include "attn/attn.h"
 
+/* What a call asks for beyond the plain product, to see what it costs; the shape is square. */
+enum bench_feature {
+    BENCH_PLAIN,
+    BENCH_BIAS,    /* f32 [Sq, Sk], repeated over batch and heads */
+    BENCH_MASK,    /* bytes [Sq, Sk], all 1 */
+    BENCH_BLOCKS,  /* blocks of BENCH_BLOCK, those hidden whose numbers add up to an odd one */
+    BENCH_WINDOW,  /* BENCH_WIDTH keys back, causal */
+    BENCH_ALIBI,   /* slopes 1/2 to 1/256 */
+    BENCH_SOFTCAP  /* of BENCH_CAP */
+};
+enum { BENCH_BLOCK = 128, BENCH_WIDTH = 255, BENCH_CAP = 30 };
+
+enum bench_pass { BENCH_FWD, BENCH_BWD, BENCH_FWDBWD };
+
 struct bench_case {
     char name[40];
     bool causal;
@@ -15,6 +29,7 @@ struct bench_case {
     int64_t batch;
     int64_t seqlen_q, seqlen_k; /* padded; not looked at when packed */
     const int32_t *cu_seqlens;  /* packed, of queries and keys alike, batch + 1; or null */
+    enum bench_feature feature;
 };
 
 /* All cases; *count is their number. */
@@ -29,9 +44,9 @@ int64_t bench_case_rows_k(const struct bench_case *c);
 /* One query per sequence: limited by reading K and V rather than by arithmetic. */
 bool bench_case_is_decode(const struct bench_case *c);
 
-/* Work of one forward call: 2 (D + Dv) operations per visible pair and query head; bytes of K and
- * V, each counted once. */
-double bench_case_flops(const struct bench_case *c);
+/* Work of a pass: 2 (D + Dv) operations per visible pair and query head, of which the forward call
+ * has two products and the backward call five; bytes of K and V, each counted once. */
+double bench_case_flops(const struct bench_case *c, enum bench_pass pass);
 double bench_case_kv_bytes(const struct bench_case *c, int64_t element_size);
 
 #endif

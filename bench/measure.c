@@ -33,10 +33,8 @@ static attn_status time_calls(const struct bench_job *job, int64_t calls, double
 {
     attn_status status = ATTN_OK;
     const double start = bench_now();
-    for (int64_t n = 0; n < calls && status == ATTN_OK; n++) {
-        const attn_desc desc = bench_desc(job->buffers, bench_buffers_turn(job->buffers));
-        status = attn_forward(job->context, &desc);
-    }
+    for (int64_t n = 0; n < calls && status == ATTN_OK; n++)
+        status = bench_call(job->context, job->buffers, bench_buffers_turn(job->buffers));
     *seconds = (bench_now() - start) / (double)calls;
     return status;
 }
@@ -110,7 +108,7 @@ attn_status bench_measure(const struct bench_job *job, struct bench_result *resu
 {
     const struct bench_buffers *b = job->buffers;
     const double work = bench_case_is_decode(b->c) ? bench_case_kv_bytes(b->c, b->element_size)
-                                                   : bench_case_flops(b->c);
+                                                   : bench_case_flops(b->c, b->pass);
     const size_t most = (size_t)(TRIES * job->rounds);
     struct samples s = {malloc(most * sizeof *s.all), 0};
     double *room = malloc(most * sizeof *room);

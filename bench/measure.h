@@ -23,10 +23,11 @@ struct bench_result {
     bool steady;         /* false: too few samples had a limit that stood still; no share then */
 };
 
-/* Times whole forward calls on buffers in turn. The limit is measured before and after each sample,
- * and the sample counts only if the two agree and are near the best seen: cores that are shared
- * with others may together give the time of one, for seconds, and then threads wait for each other
- * in ways that no limit shows. Samples that do not count are repeated, up to a bound. */
+/* Times the calls of a pass on buffers in turn, where a backward call finds out and lse. The limit
+ * is measured before and after each sample, and the sample counts only if the two agree and are
+ * near the best seen: cores that are shared with others may together give the time of one, for
+ * seconds, and then threads wait for each other in ways that no limit shows. Samples that do not
+ * count are repeated, up to a bound. */
 attn_status bench_measure(const struct bench_job *job, struct bench_result *result);
 
 #endif

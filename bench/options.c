@@ -17,24 +17,28 @@ static const char usage[] =
     "  --isa NAME        instruction set of the cpu backend: scalar, avx2, avx512 (repeatable;\n"
     "                    default: ATTN_ISA, else the machine's best)\n"
     "  --dtype NAME      f32, f64, f16, bf16 (repeatable; default: f32)\n"
-    "  --pass NAME       forward\n"
+    "  --pass NAME       fwd: attn_forward; bwd: attn_backward, except for decode; fwdbwd: one\n"
+    "                    after the other (repeatable; default: fwd)\n"
     "  --threads N       threads of a call (default: OpenMP's choice)\n"
     "  --rounds N        samples of each case (default: 7)\n"
     "  --seconds X       shortest sample (default: 0.03)\n"
     "  --cold            prefill, too, in tensors that no cache holds\n"
     "  --list            names of the cases\n"
     "\n"
-    "CSV on standard output, remarks on standard error. median_ms: of one call, over the samples.\n"
-    "spread: (upper quartile - lower quartile) / median. rate: GFLOP/s, 2 (D + Dv) per visible\n"
-    "pair and query head; for decode GB/s of K and V, each byte once. limit: of all threads at\n"
-    "once, in the same process before and after each sample: multiply-adds of the instruction set\n"
-    "(for eager the best one built in), or reading the very K and V. share: rate / limit; empty\n"
-    "where the limit did not stand still. isa: for eager the kernels of its BLAS.\n"
+    "CSV on standard output, remarks on standard error. median_ms: of one call, over the\n"
+    "samples. spread: (upper quartile - lower quartile) / median. rate: GFLOP/s, 2 (D + Dv) per\n"
+    "visible pair and query head, 2.5 times that for bwd and 3.5 times for fwdbwd; for decode\n"
+    "GB/s of K and V, each byte once. limit: of all threads at once, in the same process before\n"
+    "and after each sample: multiply-adds of the instruction set (for eager the best one built\n"
+    "in), or reading the very K and V. Gradients of 16-bit types are computed in f32, so the\n"
+    "limit of their bwd and fwdbwd is that of f32. share: rate / limit; empty where the limit\n"
+    "did not stand still. isa: for eager the kernels of its BLAS.\n"
     "\n"
-    "Prefill calls are made on the same tensors again and again, as a model's layers find what the\n"
-    "one before just wrote; decode calls, and all with --cold, rotate over copies of them larger\n"
-    "than the caches. Calls take their workspace from the context's default allocator. OMP_WAIT_POLICY is left alone: a call finds its\n"
-    "threads as it would in a program's loop, and the same threads measure the limits.\n";
+    "Prefill calls are made on the same tensors again and again, as a model's layers find what\n"
+    "the one before just wrote; decode calls, and all with --cold, rotate over copies of them\n"
+    "larger than the caches. Calls take their workspace from the context's default allocator.\n"
+    "OMP_WAIT_POLICY is left alone: a call finds its threads as it would in a program's loop,\n"
+    "and the same threads measure the limits.\n";
 
 static int wrong(const char *option, const char *value, const char *expected)
 {
@@ -68,6 +72,22 @@ static bool add_dtype(struct bench_options *o, const char *name)
     return false;
 }
 
+const char *bench_pass_name(enum bench_pass pass)
+{
+    static const char *const names[] = {"fwd", "bwd", "fwdbwd"};
+    return names[pass];
+}
+
+static bool add_pass(struct bench_options *o, const char *name)
+{
+    for (int p = BENCH_FWD; p <= BENCH_FWDBWD; p++)
+        if (strcmp(name, bench_pass_name((enum bench_pass)p)) == 0) {
+            o->passes[o->pass_count++] = (enum bench_pass)p;
+            return true;
+        }
+    return false;
+}
+
 static bool read_number(const char *text, double least, double most, double *number)
 {
     char *end;
@@ -83,7 +103,7 @@ static int read_option(struct bench_options *o, int option, const char *value)
     case 'i': o->isas[o->isa_count++] = value; return -1;
     case 'b': return add_backend(o, value) ? -1 : wrong("backend", value, "cpu or eager");
     case 'd': return add_dtype(o, value) ? -1 : wrong("dtype", value, "f32, f64, f16 or bf16");
-    case 'p': return strcmp(value, "forward") == 0 ? -1 : wrong("pass", value, "forward");
+    case 'p': return add_pass(o, value) ? -1 : wrong("pass", value, "fwd, bwd or fwdbwd");
     case 't':
         if (!read_number(value, 1, 4096, &number))
             return wrong("threads", value, "a number from 1 to 4096");
@@ -112,6 +132,8 @@ static void fill_defaults(struct bench_options *o)
     }
     if (o->dtype_count == 0)
         o->dtypes[o->dtype_count++] = ATTN_F32;
+    if (o->pass_count == 0)
+        o->passes[o->pass_count++] = BENCH_FWD;
     if (o->threads == 0)
         o->threads = bench_default_threads();
 }

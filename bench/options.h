@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "attn/attn.h"
+#include "cases.h"
 
 enum { BENCH_MOST = 32 }; /* values of an option that may be repeated */
 
@@ -18,6 +18,8 @@ struct bench_options {
     int32_t isa_count;
     attn_dtype dtypes[BENCH_MOST];
     int32_t dtype_count;
+    enum bench_pass passes[BENCH_MOST];
+    int32_t pass_count;
     int32_t threads, rounds;
     double seconds;
     bool cold, list;
@@ -29,7 +31,10 @@ int bench_options_read(struct bench_options *o, int argc, char **argv);
 
 bool bench_options_match(const struct bench_options *o, const char *case_name);
 
-/* "f32", "f64"; null for other types. */
+/* "f32", "f64", "f16", "bf16"; null for other types. */
 const char *bench_dtype_name(attn_dtype dtype);
+
+/* "fwd", "bwd", "fwdbwd". */
+const char *bench_pass_name(enum bench_pass pass);
 
 #endif

@@ -7,6 +7,9 @@
 /* 16-bit numbers are computed in f32, except where a set multiplies them as they are. */
 #define ROW(isa) {#isa, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa, \
                          [ATTN_F16] = peak_f32_##isa, [ATTN_BF16] = peak_f32_##isa}}
+/* Such a set, and the one that it extends. */
+#define DOT_ROW(dot, isa) {#dot, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa, \
+                                  [ATTN_F16] = peak_f32_##isa, [ATTN_BF16] = peak_bf16_##dot}}
 static const struct {
     const char *isa;
     bench_peak_fn run[ATTN_BOOL]; /* by element type */
@@ -15,6 +18,9 @@ static const struct {
 #if ATTN_HAVE_NEON
     ROW(neon),
 #endif
+#if ATTN_HAVE_NEONBF16
+    DOT_ROW(neonbf16, neon),
+#endif
 #if ATTN_HAVE_AVX2
     ROW(avx2),
 #endif
@@ -22,8 +28,7 @@ static const struct {
     ROW(avx512),
 #endif
 #if ATTN_HAVE_AVX512BF16
-    {"avx512bf16", {[ATTN_F32] = peak_f32_avx512, [ATTN_F64] = peak_f64_avx512,
-                    [ATTN_F16] = peak_f32_avx512, [ATTN_BF16] = peak_bf16_avx512bf16}},
+    DOT_ROW(avx512bf16, avx512),
 #endif
 };
 

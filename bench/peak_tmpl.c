@@ -25,11 +25,19 @@ typedef real vec __attribute__((vector_size(VEC_BYTES)));
 enum { LANES = VEC_BYTES / sizeof(real) };
 
 #if DOT_BF16
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 enum { PRODUCTS = 2 }; /* to a lane */
 static inline vec multiply_add(vec a, vec b, vec c)
 {
+#if defined(__aarch64__)
+    return (vec)vbfdotq_f32((float32x4_t)c, (bfloat16x8_t)a, (bfloat16x8_t)b);
+#else
     return (vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#endif
 }
 #else
 enum { PRODUCTS = 1 };

@@ -47,7 +47,8 @@ extern const struct attn_backend_ops *const attn_backends[];
 void attn_plan_refuse(struct attn_plan *plan, attn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Refuses the first used feature outside `offered` by name and returns false; true if none is. */
+/* Refuses the first used feature outside `offered` by name and returns false, and so it does with
+ * dropout that no backend can draw; true if none is. */
 bool attn_plan_offers(struct attn_plan *plan, const struct attn_problem *p, uint32_t offered,
                       const char *backend);
 

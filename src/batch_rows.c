@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Rows between padded and packed tensors: unpad, pad, gather. */
+/* Rows between padded and packed tensors: unpad, pad, gather and its gradient. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,10 +7,6 @@
 #include "context.h"
 #include "parallel.h"
 #include "problem.h"
-
-/* Copies of fewer bytes stay on one thread: 1 MiB takes it about 100 us, ten times what starting a
- * team costs. */
-#define PARALLEL_BYTES (INT64_C(1) << 20)
 
 /* One copy of rows; each function below uses what it needs. */
 struct rows {
@@ -22,24 +18,10 @@ struct rows {
     int64_t count, total;   /* packed rows, padded rows */
 };
 
-/* The part of 0 .. n - 1 that falls to a thread. */
-static struct attn_range share(int64_t n, int32_t thread, int32_t team)
-{
-    const int64_t each = n / team, more = n % team;
-    struct attn_range r;
-    r.lo = thread * each + (thread < more ? thread : more);
-    r.hi = r.lo + each + (thread < more);
-    return r;
-}
-
 static void in_parallel(const struct attn_call *call, int64_t bytes,
                         void (*body)(void *, int32_t, int32_t), struct rows *rows)
 {
-    const int64_t most = bytes / PARALLEL_BYTES + 1;
-    int32_t threads = bytes < PARALLEL_BYTES ? 1 : call->settings->threads;
-    if (threads > most)
-        threads = (int32_t)most;
-    attn_parallel(threads, body, rows);
+    attn_parallel(attn_threads_worth(bytes, call->settings->threads), body, rows);
 }
 
 /* Bytes of a row and of `count` rows. `name` names count. */
@@ -85,7 +67,7 @@ static attn_status check_indices(const int64_t *indices, const char *name, int64
 static void unpad_part(void *arg, int32_t thread, int32_t team)
 {
     const struct rows *r = arg;
-    const struct attn_range part = share(r->total, thread, team);
+    const struct attn_range part = attn_share(r->total, thread, team);
     char *to = r->to + attn_count_kept(r->mask, part.lo) * r->row_bytes;
     for (int64_t row = part.lo; row < part.hi;) {
         int64_t end = row;
@@ -161,7 +143,7 @@ static int64_t find_row(const struct rows *r, int64_t row)
 static void pad_part(void *arg, int32_t thread, int32_t team)
 {
     const struct rows *r = arg;
-    const struct attn_range part = share(r->total, thread, team);
+    const struct attn_range part = attn_share(r->total, thread, team);
     int64_t n = find_row(r, part.lo);
     for (int64_t row = part.lo; row < part.hi; row++) {
         char *to = r->to + row * r->row_bytes;
@@ -246,7 +228,7 @@ attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int6
 static void gather_part(void *arg, int32_t thread, int32_t team)
 {
     const struct rows *r = arg;
-    const struct attn_range part = share(r->count, thread, team);
+    const struct attn_range part = attn_share(r->count, thread, team);
     for (int64_t n = part.lo; n < part.hi; n++)
         memcpy(r->to + n * r->row_bytes, r->from + r->indices[n] * r->row_bytes,
                (size_t)r->row_bytes);
@@ -286,4 +268,115 @@ attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_t rows, i
     if (status == ATTN_OK && r.count > 0 && r.row_bytes > 0)
         in_parallel(&call, r.count * r.row_bytes, gather_part, &r);
     return status;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The gradient of gather
+ * --------------------------------------------------------------------------------------------- */
+
+/* Sums of rows of dout; those that go to row r of dx are order[starts[r]] to
+ * order[starts[r + 1] - 1], ascending. */
+struct sums {
+    attn_dtype dtype;
+    int64_t width, total, count; /* total: rows of dx, count: of dout */
+    const void *dout;
+    void *dx;
+    int64_t *starts, *order; /* [total + 1], [count] */
+};
+
+enum { SUM_COLUMNS = 128 };
+
+#define TEMPLATE "gather_tmpl.h"
+#include "each_type.h"
+
+/* A counting sort. */
+static void sort_indices(const int64_t *indices, struct sums *s)
+{
+    memset(s->starts, 0, (size_t)(s->total + 1) * sizeof *s->starts);
+    for (int64_t n = 0; n < s->count; n++)
+        s->starts[indices[n]]++;
+    for (int64_t r = 0; r < s->total; r++)
+        s->starts[r + 1] += s->starts[r];
+    for (int64_t n = s->count - 1; n >= 0; n--)
+        s->order[--s->starts[indices[n]]] = n;
+}
+
+/* The row of dx before which there is so much work, counted in rows written and rows added. */
+static int64_t row_after(const struct sums *s, int64_t work)
+{
+    int64_t lo = 0, hi = s->total;
+    while (lo < hi) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        if (mid + s->starts[mid] < work)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* A thread's share of the rows of dx. */
+static void sum_part(void *arg, int32_t thread, int32_t team)
+{
+    static void (*const sum_row[])(const struct sums *, int64_t) = ATTN_EACH_TYPE(sum_row);
+    const struct sums *s = arg;
+    const struct attn_range work = attn_share(s->total + s->count, thread, team);
+    const int64_t end = row_after(s, work.hi);
+    for (int64_t row = row_after(s, work.lo); row < end; row++)
+        sum_row[s->dtype](s, row);
+}
+
+/* *memory: the bytes that the sort works in. */
+static attn_status check_sums(const struct sums *s, const int64_t *indices, int64_t *memory,
+                              struct attn_message *m)
+{
+    int64_t row_bytes, from, to, entries;
+    if (s->dtype == ATTN_BOOL)
+        return attn_say(m, ATTN_INVALID_DTYPE, "dtype: bool has no gradient");
+    attn_status status = check_rows(s->dtype, "rows", s->total, s->width, &row_bytes, &to, m);
+    if (status == ATTN_OK)
+        status = check_rows(s->dtype, "count", s->count, s->width, &row_bytes, &from, m);
+    if (status == ATTN_OK)
+        status = check_indices(indices, "count", s->count, s->total, m);
+    if (status == ATTN_OK && (__builtin_add_overflow(s->total, s->count + 1, &entries) ||
+                              __builtin_mul_overflow(entries, sizeof *indices, memory)))
+        status = attn_say(m, ATTN_INVALID_OVERFLOW, "rows: %" PRId64, s->total);
+    if (status == ATTN_OK)
+        status = check_null("dout", s->dout, from, m);
+    if (status == ATTN_OK)
+        status = check_null("dx", s->dx, to, m);
+    if (status != ATTN_OK)
+        return status;
+    const struct attn_span spans[] = {
+        {"dout", s->dout, from, false},
+        {"indices", indices, s->count * (int64_t)sizeof *indices, false},
+        {"dx", s->dx, to, true},
+    };
+    return attn_check_spans(spans, (int)(sizeof spans / sizeof *spans), m);
+}
+
+attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_t rows,
+                                 int64_t width, const void *dout, const int64_t *indices,
+                                 int64_t count, void *dx)
+{
+    struct sums s = {.dtype = dtype, .width = width, .total = rows, .count = count, .dout = dout,
+                     .dx = dx};
+    struct attn_call call;
+    int64_t bytes = 0;
+    attn_status status = attn_call_begin(&call, context);
+    if (status == ATTN_OK)
+        status = check_sums(&s, indices, &bytes, call.message);
+    if (status != ATTN_OK || rows == 0 || width == 0)
+        return status;
+    const attn_allocator *memory = &call.settings->allocator;
+    s.starts = memory->alloc(memory->user, (size_t)bytes, ATTN_ALIGN);
+    if (!s.starts)
+        return attn_say(call.message, ATTN_NO_MEMORY, "indices: no memory for %" PRId64
+                        " bytes to sort them in", bytes);
+    s.order = s.starts + rows + 1;
+    sort_indices(indices, &s);
+    const int64_t moved = attn_product(rows + count, width * attn_dtype_size(dtype));
+    attn_parallel(attn_threads_worth(moved, call.settings->threads), sum_part, &s);
+    memory->release(memory->user, s.starts, (size_t)bytes);
+    return ATTN_OK;
 }

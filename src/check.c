@@ -13,22 +13,23 @@ enum {
     MOST_SIZE = 1 << 16             /* larger is no descriptor of any header to come */
 };
 
-/* The caller's structure, whichever header made it, as this one's. */
-static attn_status copy_desc(const attn_desc *given, attn_desc *d, struct attn_message *m)
+attn_status attn_check_copy(const void *given, size_t first, void *to, size_t own,
+                            const char *initializer, struct attn_message *m)
 {
+    size_t size;
     if (!given)
         return attn_say(m, ATTN_INVALID_NULL, "desc: null");
-    const size_t size = given->size;
-    if (size < FIRST_SIZE || size > MOST_SIZE)
-        return attn_say(m, ATTN_INVALID_SIZE, "desc.size: %zu (attn_desc_init() makes it %zu)",
-                        size, sizeof *d);
-    for (size_t n = sizeof *d; n < size; n++)
+    memcpy(&size, given, sizeof size);
+    if (size < first || size > MOST_SIZE)
+        return attn_say(m, ATTN_INVALID_SIZE, "desc.size: %zu (%s() makes it %zu)", size,
+                        initializer, own);
+    for (size_t n = own; n < size; n++)
         if (((const unsigned char *)given)[n])
             return attn_say(m, ATTN_UNSUPPORTED, "desc.size: %zu is that of a newer header, and a "
                             "field that this version does not know, at byte %zu, is set", size, n);
-    memset(d, 0, sizeof *d);
-    memcpy(d, given, size < sizeof *d ? size : sizeof *d);
-    d->size = sizeof *d;
+    memset(to, 0, own);
+    memcpy(to, given, size < own ? size : own);
+    memcpy(to, &own, sizeof own);
     return ATTN_OK;
 }
 
@@ -66,9 +67,9 @@ static const struct {
     {"head_dim_v", offsetof(attn_desc, head_dim_v), 0},
 #define SIDE(side, field) #side "." #field, offsetof(attn_desc, side.field)
     {SIDE(query, seqlen), 0}, {SIDE(query, tokens), 0}, {SIDE(query, max_seqlen), INT64_MIN},
-    {SIDE(query, pages), 0}, {SIDE(query, page_size), 0}, {SIDE(query, table_stride), 0},
+    {SIDE(query, pages), 0}, {SIDE(query, page_size), 0}, {SIDE(query, max_pages), 0},
     {SIDE(key, seqlen), 0}, {SIDE(key, tokens), 0}, {SIDE(key, max_seqlen), INT64_MIN},
-    {SIDE(key, pages), 0}, {SIDE(key, page_size), 0}, {SIDE(key, table_stride), 0},
+    {SIDE(key, pages), 0}, {SIDE(key, page_size), 0}, {SIDE(key, max_pages), 0},
 };
 enum { EXTENTS = sizeof extents / sizeof extents[0] };
 
@@ -115,8 +116,8 @@ static attn_status check_products(struct attn_check_state *c)
         {"heads_kv * head_dim", p->heads_kv, p->head_dim},
         {"heads_kv * head_dim_v", p->heads_kv, p->head_dim_v},
         {"key.pages * key.page_size", d->key.pages, d->key.page_size},
-        {"key.page_size * key.table_stride", d->key.page_size, d->key.table_stride},
-        {"key.page_size * key.table_stride * batch", BEFORE, p->batch},
+        {"key.page_size * key.max_pages", d->key.page_size, d->key.max_pages},
+        {"key.page_size * key.max_pages * batch", BEFORE, p->batch},
     };
     int64_t product = 0;
     for (size_t n = 0; n < sizeof products / sizeof products[0]; n++) {
@@ -154,6 +155,20 @@ static int64_t window_end(int64_t given) /* -1: unlimited */
     return given < 0 || given > ATTN_FAR ? ATTN_FAR : given;
 }
 
+/* Nothing is scaled by a division by 0, and nothing counted from a number that is not used. */
+static struct attn_dropout dropout_of(const attn_desc *d)
+{
+    const double p = d->dropout;
+    return (struct attn_dropout){
+        .on = p != 0,
+        .least = (uint64_t)round(p * 4294967296.0),
+        .scale = p < 1 ? 1 / (1 - p) : 0,
+        .seed = d->dropout_seed,
+        .offset = d->dropout_offset,
+        .first_sequence = p != 0 ? d->first_sequence : 0,
+    };
+}
+
 static attn_status check_values(struct attn_check_state *c)
 {
     const attn_desc *d = c->d;
@@ -176,14 +191,17 @@ static attn_status check_values(struct attn_check_state *c)
                         (long long)d->first_sequence);
 
     p->scale = d->scale == 0 ? 1 / sqrt((double)p->head_dim) : d->scale;
+    p->softcap = d->softcap;
+    p->dropout = dropout_of(d);
     p->rule.left = d->window ? window_end(d->window_left) : ATTN_FAR;
-    p->rule.right = d->causal ? 0 : d->window ? window_end(d->window_right) : ATTN_FAR;
+    p->rule.right = d->window ? window_end(d->window_right) : ATTN_FAR;
+    p->rule.causal = d->causal;
     p->rule.bottom_right = d->align == ATTN_BOTTOM_RIGHT;
     return ATTN_OK;
 }
 
-/* Fields of a side that another layout has. */
-static attn_status check_side(struct attn_check_state *c, const char *name, const attn_side *s)
+attn_status attn_check_side_fields(struct attn_check_state *c, const char *name,
+                                   const attn_side *s)
 {
     static const char *const layouts[] = {"padded", "packed", "paged"};
     const struct {
@@ -197,7 +215,7 @@ static attn_status check_side(struct attn_check_state *c, const char *name, cons
         {"pages", s->pages, ATTN_PAGED, s->pages},
         {"page_size", s->page_size, ATTN_PAGED, s->page_size},
         {"block_table", s->block_table.data, ATTN_PAGED, 0},
-        {"table_stride", s->table_stride, ATTN_PAGED, s->table_stride},
+        {"max_pages", s->max_pages, ATTN_PAGED, s->max_pages},
     };
     for (size_t n = 0; n < sizeof fields / sizeof fields[0]; n++)
         if (fields[n].given && fields[n].layout != s->layout) {
@@ -210,12 +228,44 @@ static attn_status check_side(struct attn_check_state *c, const char *name, cons
     return ATTN_OK;
 }
 
+/* With bias_offset the lengths tell the strides. */
+static attn_status check_offset_strides(struct attn_check_state *c, const char *name,
+                                        const int64_t stride[4])
+{
+    static const struct {
+        const char *name, *why;
+        bool broadcast; /* ATTN_BROADCAST is as good as 0 */
+    } axes[] = {{"batch_stride", "bias_offset takes its place", true},
+                {"head_stride", "with bias_offset it is 0 or ATTN_BROADCAST", true},
+                {"query_stride", "with bias_offset the lengths tell it", false},
+                {"key_stride", "with bias_offset keys lie side by side", false}};
+    for (int n = 0; n < 4; n++)
+        if (stride[n] != 0 && !(axes[n].broadcast && stride[n] == ATTN_BROADCAST))
+            return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s.%s: %lld, but %s", name, axes[n].name,
+                            (long long)stride[n], axes[n].why);
+    return ATTN_OK;
+}
+
+static attn_status check_offset_biases(struct attn_check_state *c)
+{
+    const attn_score_input *b = &c->d->bias;
+    const attn_score_output *g = &c->d->dbias;
+    const int64_t bias[] = {b->batch_stride, b->head_stride, b->query_stride, b->key_stride};
+    const int64_t dbias[] = {g->batch_stride, g->head_stride, g->query_stride, g->key_stride};
+    if (!c->d->bias_offset.data)
+        return ATTN_OK;
+    const attn_status status = check_offset_strides(c, "bias", bias);
+    return status == ATTN_OK && c->p->pass == ATTN_PASS_BACKWARD && g->data
+               ? check_offset_strides(c, "dbias", dbias)
+               : status;
+}
+
 static attn_status check_conflicts(struct attn_check_state *c)
 {
     const attn_desc *d = c->d;
     const bool back = c->p->pass == ATTN_PASS_BACKWARD, run = c->mode == ATTN_CHECK_RUN;
     const bool aligned = d->align != ATTN_ALIGN_NONE;
-    const int64_t bias_batch = d->bias.batch_stride;
+    const bool offsets = d->bias_offset.data;
     const struct {
         bool wrong;
         const char *field;
@@ -226,15 +276,16 @@ static attn_status check_conflicts(struct attn_check_state *c)
          "causal and window need ATTN_TOP_LEFT or ATTN_BOTTOM_RIGHT"},
         {!d->window && d->window_left, "window_left", d->window_left, "window is 0"},
         {!d->window && d->window_right, "window_right", d->window_right, "window is 0"},
-        {d->bias_offset.data && !d->bias.data, "bias.data", 0, "bias_offset is given"},
-        {d->bias_offset.data && bias_batch && bias_batch != ATTN_BROADCAST, "bias.batch_stride",
-         bias_batch, "bias_offset takes its place"},
+        {offsets && !d->bias.data, "bias.data", 0, "bias_offset is given"},
+        {back && offsets && d->dbias.data && d->dbias.head_stride != d->bias.head_stride,
+         "dbias.head_stride", d->dbias.head_stride, "with bias_offset it is that of bias"},
+        {d->prefix.data && !d->causal, "causal", 0, "prefix is given"},
         {!d->query_docs.data && d->key_docs.data, "query_docs.data", 0, "key_docs is given"},
         {d->query_docs.data && !d->key_docs.data, "key_docs.data", 0, "query_docs is given"},
-        {d->block_mask && d->block_q < 1, "block_q", d->block_q, "block_mask is given"},
-        {d->block_mask && d->block_k < 1, "block_k", d->block_k, "block_mask is given"},
-        {!d->block_mask && d->block_q, "block_q", d->block_q, "block_mask is null"},
-        {!d->block_mask && d->block_k, "block_k", d->block_k, "block_mask is null"},
+        {d->block_mask.data && d->block_q < 1, "block_q", d->block_q, "block_mask is given"},
+        {d->block_mask.data && d->block_k < 1, "block_k", d->block_k, "block_mask is given"},
+        {!d->block_mask.data && d->block_q, "block_q", d->block_q, "block_mask is null"},
+        {!d->block_mask.data && d->block_k, "block_k", d->block_k, "block_mask is null"},
         {d->probs_user && !d->probs_fn, "probs_fn", 0, "probs_user is given"},
         {back && d->dbias.data && !d->bias.data, "bias.data", 0, "dbias is given"},
         {back && d->dsink.data && !d->sink.data, "sink.data", 0, "dsink is given"},
@@ -244,15 +295,22 @@ static attn_status check_conflicts(struct attn_check_state *c)
         if (rules[n].wrong)
             return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: %lld, but %s", rules[n].field,
                             (long long)rules[n].value, rules[n].why);
-    const attn_status status = check_side(c, "query", &d->query);
-    return status == ATTN_OK ? check_side(c, "key", &d->key) : status;
+    attn_status status = attn_check_side_fields(c, "query", &d->query);
+    if (status == ATTN_OK)
+        status = attn_check_side_fields(c, "key", &d->key);
+    return status == ATTN_OK ? check_offset_biases(c) : status;
 }
 
+/* What is no tensor among the outputs, and which features are used. */
 static attn_status set_features(struct attn_check_state *c)
 {
     const attn_desc *d = c->d;
-    const struct attn_problem *p = c->p;
+    struct attn_problem *p = c->p;
     const bool forward = p->pass == ATTN_PASS_FORWARD;
+    p->block_q = d->block_q;
+    p->block_k = d->block_k;
+    p->probs_fn = forward ? d->probs_fn : NULL;
+    p->probs_user = d->probs_user;
     const bool used[ATTN_FEATURES] = {
         [ATTN_USES_SOFTCAP] = d->softcap != 0,
         [ATTN_USES_BIAS] = d->bias.data,
@@ -266,7 +324,7 @@ static attn_status set_features(struct attn_check_state *c)
         [ATTN_USES_MASK] = d->mask.data,
         [ATTN_USES_DOCS] = d->query_docs.data,
         [ATTN_USES_PREFIX] = d->prefix.data,
-        [ATTN_USES_BLOCK_MASK] = d->block_mask,
+        [ATTN_USES_BLOCK_MASK] = d->block_mask.data,
         [ATTN_USES_DROPOUT] = d->dropout != 0,
         [ATTN_USES_LSE] = d->lse.data,
         [ATTN_USES_PROBS] = forward && d->probs.data,
@@ -277,30 +335,58 @@ static attn_status set_features(struct attn_check_state *c)
         [ATTN_USES_PAGED] = d->key.layout == ATTN_PAGED,
         [ATTN_USES_GQA] = p->heads_kv != p->heads_q,
         [ATTN_USES_BACKWARD] = !forward,
+        [ATTN_USES_DLSE] = !forward && d->dlse.data,
+        [ATTN_USES_DBIAS] = !forward && d->dbias.data,
+        [ATTN_USES_DSINK] = !forward && d->dsink.data,
     };
     for (int f = 0; f < ATTN_FEATURES; f++)
-        c->p->features |= used[f] ? ATTN_BIT(f) : 0;
+        p->features |= used[f] ? ATTN_BIT(f) : 0;
     return ATTN_OK;
 }
 
-attn_status attn_check(const attn_desc *given, attn_pass pass, enum attn_check_mode mode,
-                       attn_desc *desc, struct attn_problem *problem, struct attn_message *m)
+/* All steps; c has the mode and what is written to. */
+static attn_status check(struct attn_check_state *c, const attn_desc *given, attn_pass pass,
+                         attn_desc *desc)
 {
     static attn_status (*const steps[])(struct attn_check_state *) = {
         check_enums,        check_shapes,     check_overflow, check_heads,
         attn_check_dtypes,  attn_check_lengths, attn_check_nulls, check_values,
         check_conflicts,    attn_check_strides, attn_check_overlap, set_features,
     };
-    attn_status status = copy_desc(given, desc, m);
+    attn_status status =
+        attn_check_copy(given, FIRST_SIZE, desc, sizeof *desc, "attn_desc_init", c->m);
+    memset(c->p, 0, sizeof *c->p);
+    c->p->pass = pass;
+    c->d = desc;
+    c->count = 0;
+    for (size_t n = 0; status == ATTN_OK && n < sizeof steps / sizeof steps[0]; n++)
+        status = steps[n](c);
+    return status;
+}
+
+attn_status attn_check(const attn_desc *given, attn_pass pass, enum attn_check_mode mode,
+                       attn_desc *desc, struct attn_problem *problem, struct attn_message *m)
+{
     struct attn_check_state c;
-    memset(problem, 0, sizeof *problem);
-    problem->pass = pass;
-    c.d = desc;
     c.mode = mode;
     c.p = problem;
     c.m = m;
-    c.count = 0;
-    for (size_t n = 0; status == ATTN_OK && n < sizeof steps / sizeof steps[0]; n++)
-        status = steps[n](&c);
-    return status;
+    c.keep = NULL;
+    return check(&c, given, pass, desc);
+}
+
+attn_status attn_check_keep(const attn_desc *given, const attn_score_output *keep,
+                            struct attn_problem *problem, struct attn_score_view *view,
+                            struct attn_message *m)
+{
+    struct attn_check_state c;
+    attn_desc desc;
+    if (!keep)
+        return attn_say(m, ATTN_INVALID_NULL, "keep: null");
+    c.mode = ATTN_CHECK_KEEP;
+    c.p = problem;
+    c.m = m;
+    c.keep = keep;
+    c.keep_view = view;
+    return check(&c, given, ATTN_PASS_FORWARD, &desc);
 }

@@ -2,7 +2,7 @@
 /*
  * What the parts of the check share: check.c has the descriptor's own fields and the order of the
  * steps, check_lengths.c the arrays of integers, check_tensors.c types and strides of tensors,
- * check_memory.c everything's place in memory.
+ * check_scores.c those of tensors over scores, check_memory.c everything's place in memory.
  */
 #ifndef ATTN_CHECK_INNER_H
 #define ATTN_CHECK_INNER_H
@@ -27,6 +27,8 @@ struct attn_check_state {
     struct attn_problem *p; /* filled step by step */
     struct attn_operand operands[ATTN_OPERANDS]; /* those given */
     int32_t count;
+    const attn_score_output *keep; /* null but for attn_check_keep() */
+    struct attn_score_view *keep_view;
     struct attn_message *m;
 };
 
@@ -35,18 +37,41 @@ static inline const void *attn_field(const attn_desc *d, size_t offset)
     return (const char *)d + offset;
 }
 
+/* *to = the caller's descriptor, whichever header made it, as this one's, of `own` bytes. Its size
+ * stands first; the structure had `first` bytes in the first header that had it. */
+attn_status attn_check_copy(const void *given, size_t first, void *to, size_t own,
+                            const char *initializer, struct attn_message *m);
+
 /* The steps; each returns ATTN_OK or says what is wrong. */
 attn_status attn_check_arrays(struct attn_check_state *c);  /* types of arrays of integers */
 attn_status attn_check_types(struct attn_check_state *c);   /* types of tensors are types */
 attn_status attn_check_dtypes(struct attn_check_state *c);  /* and go together; p->dtype */
-attn_status attn_check_lengths(struct attn_check_state *c); /* p->query, p->key, the spans */
+attn_status attn_check_lengths(struct attn_check_state *c); /* p->query, p->key, p->prefix */
 attn_status attn_check_nulls(struct attn_check_state *c);   /* tensors that are needed */
 attn_status attn_check_strides(struct attn_check_state *c); /* p's views; adds the operands */
 attn_status attn_check_overlap(struct attn_check_state *c); /* of the operands */
 
+/* The same steps for tensors over scores. */
+attn_status attn_check_score_types(struct attn_check_state *c);
+attn_status attn_check_score_dtypes(struct attn_check_state *c);
+attn_status attn_add_scores(struct attn_check_state *c);
+
+attn_status attn_check_type(struct attn_check_state *c, const char *name, attn_dtype dtype);
+attn_status attn_wrong_dtype(struct attn_check_state *c, const char *name, attn_dtype got,
+                             attn_dtype want);
+
+/* Parts of these steps, of one array or side under the name that the caller knows it by. */
+attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_index a);
+attn_status attn_check_side_fields(struct attn_check_state *c, const char *name,
+                                   const attn_side *s); /* none that another layout has */
+attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,
+                                    const attn_side *s, struct attn_axis *axis);
+
+static inline int64_t attn_index_size(attn_index a) { return a.type == ATTN_I64 ? 8 : 4; }
+
 /* Adds what is no tensor to the operands. */
-attn_status attn_add_arrays(struct attn_check_state *c);
-attn_status attn_add_masks(struct attn_check_state *c); /* and sets p's key mask */
+attn_status attn_add_arrays(struct attn_check_state *c); /* and sets p's documents */
+attn_status attn_add_masks(struct attn_check_state *c);  /* and sets p's token masks */
 
 /* Adds an operand whose strides and run still count elements of `size` bytes: checks that it is
  * aligned and that its last byte is at an address. `axes` names the strides, for the message. */

@@ -24,42 +24,52 @@ static const struct array {
 };
 enum { ARRAYS = sizeof arrays / sizeof arrays[0] };
 
-static int64_t entry_size(attn_index a) { return a.type == ATTN_I64 ? 8 : 4; }
-
 static int64_t entry(attn_index a, int64_t n)
 {
     return attn_index_at(a.data, a.type == ATTN_I64, n);
 }
 
+static struct attn_integers integers(attn_index a)
+{
+    return (struct attn_integers){a.data, a.type == ATTN_I64};
+}
+
+attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_index a)
+{
+    if (!a.data)
+        return ATTN_OK;
+    if (a.type != ATTN_I32 && a.type != ATTN_I64)
+        return attn_say(c->m, ATTN_INVALID_ENUM, "%s.type: %d is no type of integers", name,
+                        (int)a.type);
+    if ((uintptr_t)a.data % (uintptr_t)attn_index_size(a) != 0)
+        return attn_say(c->m, ATTN_INVALID_STRIDE,
+                        "%s: address 0x%llx is not a multiple of its entries' %lld bytes", name,
+                        (unsigned long long)(uintptr_t)a.data, (long long)attn_index_size(a));
+    return ATTN_OK;
+}
+
 attn_status attn_check_arrays(struct attn_check_state *c)
 {
-    for (int n = 0; n < ARRAYS; n++) {
-        const attn_index *a = attn_field(c->d, arrays[n].offset);
-        if (!a->data)
-            continue;
-        if (a->type != ATTN_I32 && a->type != ATTN_I64)
-            return attn_say(c->m, ATTN_INVALID_ENUM, "%s.type: %d is no type of integers",
-                            arrays[n].name, (int)a->type);
-        if ((uintptr_t)a->data % (uintptr_t)entry_size(*a) != 0)
-            return attn_say(c->m, ATTN_INVALID_STRIDE,
-                            "%s: address 0x%llx is not a multiple of its entries' %lld bytes",
-                            arrays[n].name, (unsigned long long)(uintptr_t)a->data,
-                            (long long)entry_size(*a));
-    }
-    return ATTN_OK;
+    attn_status status = ATTN_OK;
+    for (int n = 0; n < ARRAYS && status == ATTN_OK; n++)
+        status = attn_check_array(c, arrays[n].name,
+                                  *(const attn_index *)attn_field(c->d, arrays[n].offset));
+    return status;
 }
 
 static attn_status add_tokens(struct attn_check_state *c, const struct array *f, attn_index a,
                               const attn_side *side, int64_t span)
 {
     const bool packed = side->layout == ATTN_PACKED;
-    return attn_add_rows(c, f->name, a.data, entry_size(a), packed ? 1 : c->d->batch, span,
+    return attn_add_rows(c, f->name, a.data, attn_index_size(a), packed ? 1 : c->d->batch, span,
                          packed ? side->tokens : span);
 }
 
 attn_status attn_add_arrays(struct attn_check_state *c)
 {
     const attn_desc *d = c->d;
+    c->p->query_docs = integers(d->query_docs);
+    c->p->key_docs = integers(d->key_docs);
     attn_status status = ATTN_OK;
     for (int n = 0; n < ARRAYS && status == ATTN_OK; n++) {
         const struct array *f = &arrays[n];
@@ -68,11 +78,11 @@ attn_status attn_add_arrays(struct attn_check_state *c)
         case PER_QUERY: status = add_tokens(c, f, a, &d->query, c->p->query.span); break;
         case PER_KEY: status = add_tokens(c, f, a, &d->key, c->p->key.span); break;
         case PAGES_OF_SEQUENCES:
-            status = attn_add_rows(c, f->name, a.data, entry_size(a), d->batch,
-                                   d->key.table_stride, d->key.table_stride);
+            status = attn_add_rows(c, f->name, a.data, attn_index_size(a), d->batch,
+                                   d->key.max_pages, d->key.max_pages);
             break;
         default:
-            status = attn_add_rows(c, f->name, a.data, entry_size(a), 1, 0,
+            status = attn_add_rows(c, f->name, a.data, attn_index_size(a), 1, 0,
                                    d->batch + (f->entries == OFFSETS));
         }
     }
@@ -138,7 +148,7 @@ static attn_status check_pages(struct attn_check_state *c, const struct side *s)
     const attn_side *k = s->s;
     for (int64_t b = 0; k->block_table.data && b < c->d->batch; b++)
         for (int64_t n = 0; n * k->page_size < attn_axis_len(s->axis, b); n++) {
-            const int64_t page = entry(k->block_table, b * k->table_stride + n);
+            const int64_t page = entry(k->block_table, b * k->max_pages + n);
             if (page < 0 || page >= k->pages)
                 return attn_say(c->m, ATTN_INVALID_INDEX,
                                 "%s.block_table[%lld][%lld]: page %lld (%s.pages is %lld)", s->name,
@@ -186,8 +196,12 @@ static void fill_axis(struct attn_check_state *c, const struct side *s)
         a->rows = s->s->tokens;
         break;
     case ATTN_PAGED:
-        a->room = s->s->table_stride * s->s->page_size;
-        a->rows = s->s->pages * s->s->page_size;
+        a->table = s->s->block_table.data;
+        a->table64 = s->s->block_table.type == ATTN_I64;
+        a->max_pages = s->s->max_pages;
+        a->page_size = s->s->page_size;
+        a->room = a->max_pages * a->page_size;
+        a->rows = c->d->batch * a->room;
         break;
     }
 }
@@ -218,6 +232,24 @@ static attn_status check_side(struct attn_check_state *c, struct side s)
     return ATTN_OK;
 }
 
+attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,
+                                    const attn_side *s, struct attn_axis *axis)
+{
+    return check_side(c, (struct side){name, s, axis, 0});
+}
+
+/* More than nk is as good as nk. */
+static attn_status check_prefix(struct attn_check_state *c)
+{
+    const attn_index prefix = c->d->prefix;
+    for (int64_t b = 0; prefix.data && b < c->d->batch; b++)
+        if (entry(prefix, b) < 0)
+            return attn_say(c->m, ATTN_INVALID_LENGTHS, "prefix[%lld]: %lld (allowed: 0 or more)",
+                            (long long)b, (long long)entry(prefix, b));
+    c->p->prefix = integers(prefix);
+    return ATTN_OK;
+}
+
 attn_status attn_check_lengths(struct attn_check_state *c)
 {
     const struct side query = {"query", &c->d->query, &c->p->query, 0};
@@ -225,6 +257,8 @@ attn_status attn_check_lengths(struct attn_check_state *c)
     if (c->d->query.layout == ATTN_PAGED)
         return attn_say(c->m, ATTN_INVALID_CONFLICT,
                         "query.layout: ATTN_PAGED is for keys and values only");
-    const attn_status status = check_side(c, query);
-    return status == ATTN_OK ? check_side(c, key) : status;
+    attn_status status = check_side(c, query);
+    if (status == ATTN_OK)
+        status = check_side(c, key);
+    return status == ATTN_OK ? check_prefix(c) : status;
 }

@@ -65,40 +65,31 @@ attn_status attn_check_stride(struct attn_check_state *c, const char *name, cons
     return ATTN_OK;
 }
 
-/* Adds a mask [B, span] or [T]; *stride is what leads from sequence to sequence. */
+/* Adds a mask [B, span] or [T], if it is given, and sets *bytes. */
 static attn_status add_mask(struct attn_check_state *c, const char *name, attn_token_mask mask,
-                            const attn_side *side, int64_t span, int64_t *stride)
+                            const attn_side *side, int64_t span, struct attn_token_bytes *bytes)
 {
     const bool packed = side->layout == ATTN_PACKED;
-    *stride = packed ? 0 : mask.batch_stride ? mask.batch_stride : span;
-    const attn_status status = attn_check_stride(c, name, "batch_stride", stride);
+    int64_t stride = packed ? 0 : mask.batch_stride ? mask.batch_stride : span;
+    if (!mask.data)
+        return ATTN_OK;
+    const attn_status status = attn_check_stride(c, name, "batch_stride", &stride);
     if (status != ATTN_OK)
         return status;
-    return attn_add_rows(c, name, mask.data, 1, packed ? 1 : c->d->batch, *stride,
+    *bytes = (struct attn_token_bytes){mask.data, stride};
+    return attn_add_rows(c, name, mask.data, 1, packed ? 1 : c->d->batch, stride,
                          packed ? side->tokens : span);
 }
-
-static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
 
 attn_status attn_add_masks(struct attn_check_state *c)
 {
     const attn_desc *d = c->d;
-    attn_status status = ATTN_OK;
-    int64_t stride;
-    if (d->key_mask.data) {
-        status = add_mask(c, "key_mask", d->key_mask, &d->key, c->p->key.span, &stride);
-        c->p->key_mask = d->key_mask.data;
-        c->p->key_mask_batch = stride;
-    }
-    if (status == ATTN_OK && d->query_mask.data)
-        status = add_mask(c, "query_mask", d->query_mask, &d->query, c->p->query.span, &stride);
-    if (status == ATTN_OK && d->block_mask) {
-        const int64_t width = blocks(c->p->key.span, d->block_k);
-        status = attn_add_rows(c, "block_mask", d->block_mask, 1,
-                               blocks(c->p->query.span, d->block_q),
-                               width, width);
-    }
-    return status;
+    struct attn_problem *p = c->p;
+    const attn_status status =
+        add_mask(c, "key_mask", d->key_mask, &d->key, p->key.span, &p->key_mask);
+    if (status != ATTN_OK)
+        return status;
+    return add_mask(c, "query_mask", d->query_mask, &d->query, p->query.span, &p->query_mask);
 }
 
 static attn_status overlaps_itself(struct attn_check_state *c, const struct attn_operand *o)
@@ -122,7 +113,7 @@ static attn_status overlaps(struct attn_check_state *c, const struct attn_operan
 
 attn_status attn_check_overlap(struct attn_check_state *c)
 {
-    if (c->mode != ATTN_CHECK_RUN)
+    if (c->mode == ATTN_CHECK_SHAPE)
         return ATTN_OK;
     const attn_desc *d = c->d;
     if (d->workspace && c->count < ATTN_OPERANDS) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Tensors: which a pass uses, their element types and strides. A tensor is a line of a table. */
+/* Tensors over tokens or heads: which a pass uses, their element types and strides. A tensor is a
+ * line of a table. */
 #include "check_inner.h"
 
 #include <stddef.h>
@@ -34,33 +35,17 @@ static const struct tensor tensors[] = {
     {FIELD(v), {READ | NEEDED, READ | NEEDED}, ON_KEY, true, DIM_V, VIEW(v)},
     {FIELD(out), {WRITE | NEEDED, READ | NEEDED}, ON_QUERY, false, DIM_V, VIEW(out)},
     {FIELD(lse), {WRITE, READ | NEEDED}, ON_QUERY, false, NUMBER, VIEW(lse)},
-    {FIELD(alibi), {READ, READ}, PER_SEQUENCE, false, NUMBER, 0},
-    {FIELD(sink), {READ, READ}, PER_HEAD, false, NUMBER, 0},
-    {FIELD(key_sums), {WRITE, 0}, ON_KEY, false, NUMBER, 0},
-    {FIELD(dout), {0, READ | NEEDED}, ON_QUERY, false, DIM_V, 0},
-    {FIELD(dlse), {0, READ}, ON_QUERY, false, NUMBER, 0},
-    {FIELD(dq), {0, WRITE | NEEDED}, ON_QUERY, false, DIM, 0},
-    {FIELD(dk), {0, WRITE | NEEDED}, ON_KEY, true, DIM, 0},
-    {FIELD(dv), {0, WRITE | NEEDED}, ON_KEY, true, DIM_V, 0},
-    {FIELD(dsink), {0, WRITE}, PER_HEAD, false, NUMBER, 0},
+    {FIELD(alibi), {READ, READ}, PER_SEQUENCE, false, NUMBER, VIEW(alibi)},
+    {FIELD(sink), {READ, READ}, PER_HEAD, false, NUMBER, VIEW(sink)},
+    {FIELD(key_sums), {WRITE, 0}, ON_KEY, false, NUMBER, VIEW(key_sums)},
+    {FIELD(dout), {0, READ | NEEDED}, ON_QUERY, false, DIM_V, VIEW(dout)},
+    {FIELD(dlse), {0, READ}, ON_QUERY, false, NUMBER, VIEW(dlse)},
+    {FIELD(dq), {0, WRITE | NEEDED}, ON_QUERY, false, DIM, VIEW(dq)},
+    {FIELD(dk), {0, WRITE | NEEDED}, ON_KEY, true, DIM, VIEW(dk)},
+    {FIELD(dv), {0, WRITE | NEEDED}, ON_KEY, true, DIM_V, VIEW(dv)},
+    {FIELD(dsink), {0, WRITE}, PER_HEAD, false, NUMBER, VIEW(dsink)},
 };
 enum { TENSORS = sizeof tensors / sizeof tensors[0] };
-
-/* Tensors over (sequence, head, query, key). */
-struct score {
-    const char *name;
-    size_t offset;
-    unsigned char use[2];
-    enum { BIAS, MASK, PROBS, DBIAS } kind;
-};
-
-static const struct score scores[] = {
-    {FIELD(bias), {READ, READ}, BIAS},
-    {FIELD(mask), {READ, READ}, MASK},
-    {FIELD(probs), {WRITE, 0}, PROBS},
-    {FIELD(dbias), {0, WRITE}, DBIAS},
-};
-enum { SCORES = sizeof scores / sizeof scores[0] };
 
 /* Fetches the field, input or output alike; whether the pass looks at it. */
 static bool fetch(const struct attn_check_state *c, const struct tensor *t, attn_input *x)
@@ -71,15 +56,7 @@ static bool fetch(const struct attn_check_state *c, const struct tensor *t, attn
     return (use & NEEDED) || (use && x->data);
 }
 
-static bool fetch_score(const struct attn_check_state *c, const struct score *t,
-                        attn_score_input *x)
-{
-    _Static_assert(sizeof(attn_score_input) == sizeof(attn_score_output), "same fields");
-    memcpy(x, attn_field(c->d, t->offset), sizeof *x);
-    return t->use[c->p->pass] && x->data;
-}
-
-static attn_status check_type(struct attn_check_state *c, const char *name, attn_dtype dtype)
+attn_status attn_check_type(struct attn_check_state *c, const char *name, attn_dtype dtype)
 {
     if ((int)dtype < ATTN_F32 || (int)dtype > ATTN_BOOL)
         return attn_say(c->m, ATTN_INVALID_ENUM, "%s.dtype: %d is no element type", name,
@@ -91,51 +68,33 @@ attn_status attn_check_types(struct attn_check_state *c)
 {
     attn_status status = ATTN_OK;
     attn_input x;
-    attn_score_input s;
     for (int n = 0; n < TENSORS && status == ATTN_OK; n++)
         if (fetch(c, &tensors[n], &x))
-            status = check_type(c, tensors[n].name, x.dtype);
-    for (int n = 0; n < SCORES && status == ATTN_OK; n++)
-        if (fetch_score(c, &scores[n], &s))
-            status = check_type(c, scores[n].name, s.dtype);
-    return status;
+            status = attn_check_type(c, tensors[n].name, x.dtype);
+    return status == ATTN_OK ? attn_check_score_types(c) : status;
 }
 
-static attn_status wrong_dtype(struct attn_check_state *c, const char *name, attn_dtype got,
-                               attn_dtype want)
+attn_status attn_wrong_dtype(struct attn_check_state *c, const char *name, attn_dtype got,
+                             attn_dtype want)
 {
     return attn_say(c->m, ATTN_INVALID_DTYPE, "%s.dtype: %s, must be %s where q.dtype is %s",
                     name, attn_dtype_name(got), attn_dtype_name(want),
                     attn_dtype_name(c->p->dtype));
 }
 
-static attn_dtype score_dtype(const struct attn_check_state *c, const struct score *t)
-{
-    if (t->kind == MASK)
-        return ATTN_BOOL;
-    return t->kind == DBIAS && c->d->bias.data ? c->d->bias.dtype : c->d->q.dtype;
-}
-
 attn_status attn_check_dtypes(struct attn_check_state *c)
 {
     const attn_dtype type = c->d->q.dtype;
     attn_input x;
-    attn_score_input s;
     if (type == ATTN_BOOL)
         return attn_say(c->m, ATTN_INVALID_DTYPE, "q.dtype: bool is for masks only");
     c->p->dtype = type;
     for (int n = 0; n < TENSORS; n++) {
         const attn_dtype want = tensors[n].run == NUMBER ? attn_compute_dtype(type) : type;
         if (fetch(c, &tensors[n], &x) && x.dtype != want)
-            return wrong_dtype(c, tensors[n].name, x.dtype, want);
+            return attn_wrong_dtype(c, tensors[n].name, x.dtype, want);
     }
-    for (int n = 0; n < SCORES; n++) {
-        const struct score *t = &scores[n];
-        const attn_dtype want = score_dtype(c, t);
-        if (fetch_score(c, t, &s) && s.dtype != want && !(t->kind == BIAS && s.dtype == ATTN_F32))
-            return wrong_dtype(c, t->name, s.dtype, want);
-    }
-    return ATTN_OK;
+    return attn_check_score_dtypes(c);
 }
 
 /* The shape of a tensor as batch, tokens, heads and what a head holds. */
@@ -186,6 +145,8 @@ static bool contiguous(const struct tensor *t, const struct shape *s, int64_t *s
                       !__builtin_mul_overflow(stride[outer], s->extent[outer], &stride[0]);
     if (s->packed || t->axes == PER_SEQUENCE || t->axes == PER_HEAD)
         stride[0] = 0;
+    if (t->axes == PER_SEQUENCE || t->axes == PER_HEAD)
+        stride[1] = 0;
     return fits;
 }
 
@@ -236,85 +197,14 @@ static attn_status add_tensor(struct attn_check_state *c, const struct tensor *t
     return attn_add_operand(c, &o, attn_dtype_size(x.dtype), tensor_axes);
 }
 
-/* With bias_offset the bias is one piece, up to the last of the offsets. */
-static attn_status spread_bias(struct attn_check_state *c, struct attn_bytes *bias)
-{
-    const attn_index a = c->d->bias_offset;
-    int64_t last = 0;
-    for (int64_t b = 0; b <= c->d->batch; b++) {
-        const int64_t at = attn_index_at(a.data, a.type == ATTN_I64, b);
-        if (at < last)
-            return attn_say(c->m, ATTN_INVALID_INDEX, "bias_offset[%lld]: %lld is below %lld",
-                            (long long)b, (long long)at, (long long)last);
-        last = at;
-    }
-    bias->axes = 1;
-    bias->extent[0] = last;
-    bias->stride[0] = 1;
-    return ATTN_OK;
-}
-
-/* The view of the probabilities. */
-static attn_status set_probs(struct attn_check_state *c, struct attn_bytes *b, bool zero)
-{
-    int64_t *s = b->stride;
-    const int64_t *e = b->extent;
-    if (zero) { /* all strides: contiguous [B, Hq, Sq, Sk] */
-        s[3] = 1;
-        for (int n = 3; n > 0; n--)
-            if (__builtin_mul_overflow(s[n], e[n], &s[n - 1]))
-                return attn_say(c->m, ATTN_INVALID_OVERFLOW,
-                                "probs: %lld x %lld x %lld x %lld elements do not fit in 63 bits",
-                                (long long)e[0], (long long)e[1], (long long)e[2], (long long)e[3]);
-    }
-    c->p->probs = (struct attn_score_view){(char *)b->base, s[0], s[1], s[2], s[3]};
-    return ATTN_OK;
-}
-
-/* dbias is summed over the axes that it does not have. */
-static void drop_broadcast(struct attn_bytes *b)
-{
-    for (int n = 0; n < 4; n++)
-        if (b->stride[n] == 0 && b->extent[n] > 1)
-            b->extent[n] = 1;
-}
-
-static attn_status add_score(struct attn_check_state *c, const struct score *t)
-{
-    static const char *const axes[] = {"batch_stride", "head_stride", "query_stride", "key_stride"};
-    attn_score_input x;
-    if (!fetch_score(c, t, &x))
-        return ATTN_OK;
-    struct attn_operand o = {.name = t->name, .written = t->use[c->p->pass] & WRITE};
-    o.bytes = (struct attn_bytes){
-        .base = (uintptr_t)x.data, .axes = 4, .run = 1,
-        .extent = {c->p->batch, c->p->heads_q, c->p->query.span, c->p->key.span},
-        .stride = {x.batch_stride, x.head_stride, x.query_stride, x.key_stride}};
-    const bool offsets = c->d->bias_offset.data && (t->kind == BIAS || t->kind == DBIAS);
-    int64_t *s = o.bytes.stride;
-    const bool zero = (s[0] | s[1] | s[2] | s[3]) == 0;
-    attn_status status = ATTN_OK;
-    for (int n = 0; n < 4 && status == ATTN_OK; n++)
-        status = attn_check_stride(c, t->name, axes[n], &s[n]);
-    if (status == ATTN_OK && t->kind == PROBS)
-        status = set_probs(c, &o.bytes, zero);
-    if (status == ATTN_OK && t->kind == DBIAS)
-        drop_broadcast(&o.bytes);
-    if (status == ATTN_OK && offsets)
-        status = spread_bias(c, &o.bytes);
-    if (status == ATTN_OK)
-        status = attn_add_operand(c, &o, attn_dtype_size(x.dtype), axes);
-    return status;
-}
-
 attn_status attn_check_strides(struct attn_check_state *c)
 {
     attn_status status = ATTN_OK;
     c->count = 0;
     for (int n = 0; n < TENSORS && status == ATTN_OK; n++)
         status = add_tensor(c, &tensors[n]);
-    for (int n = 0; n < SCORES && status == ATTN_OK; n++)
-        status = add_score(c, &scores[n]);
+    if (status == ATTN_OK)
+        status = attn_add_scores(c);
     if (status == ATTN_OK)
         status = attn_add_arrays(c);
     return status == ATTN_OK ? attn_add_masks(c) : status;

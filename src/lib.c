@@ -29,6 +29,10 @@ bool attn_plan_offers(struct attn_plan *plan, const struct attn_problem *p, uint
                              attn_feature_name((enum attn_feature)f), backend);
             return false;
         }
+    if (p->dropout.on && !attn_dropout_fits(p, plan->reason, sizeof plan->reason)) {
+        plan->status = ATTN_UNSUPPORTED;
+        return false;
+    }
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Which keys a query sees, for masks that are a range: causal and window, with either alignment.
+ * Which keys a query sees, for masks that are a range: causal, with a prefix or without, and window,
+ * with either alignment.
  * The rule of a call becomes the band of one sequence, and a band gives each row a half-open range
  * of keys whose ends never move left from row to row. Tile ranges, skipped tiles and tiles without
  * an edge all follow from it. Compiles as C11 and as CUDA.
@@ -22,25 +23,29 @@
 /* The same for every sequence of a call. */
 struct attn_mask_rule {
     int64_t left, right; /* keys seen before and after the query's own position, 0 to ATTN_FAR */
+    int32_t causal;       /* 1: none after it, except before the sequence's prefix */
     int32_t bottom_right; /* 1: positions are shifted by nk - nq */
 };
 
-/* Row i sees keys max(0, i + lo) <= j < min(nk, i + hi). */
+/* Row i sees keys max(0, i + lo) <= j < min(nk, i + hi, max(i + next, prefix)). */
 struct attn_band {
-    int64_t lo, hi, nk;
+    int64_t lo, hi, next, prefix, nk;
 };
 
 struct attn_range {
     int64_t lo, hi; /* lo <= hi; empty if equal */
 };
 
+/* prefix: keys that causal does not hide; 0 without one. */
 static inline ATTN_HD struct attn_band attn_band_of(struct attn_mask_rule rule, int64_t nq,
-                                                    int64_t nk)
+                                                    int64_t nk, int64_t prefix)
 {
     const int64_t offset = rule.bottom_right ? nk - nq : 0;
     struct attn_band band;
     band.lo = offset - rule.left;
     band.hi = offset + rule.right + 1;
+    band.next = rule.causal ? offset + 1 : ATTN_FAR;
+    band.prefix = prefix;
     band.nk = nk;
     return band;
 }
@@ -48,9 +53,12 @@ static inline ATTN_HD struct attn_band attn_band_of(struct attn_mask_rule rule, 
 /* The keys that row i sees. */
 static inline ATTN_HD struct attn_range attn_band_row(struct attn_band band, int64_t i)
 {
+    const int64_t next = i + band.next > band.prefix ? i + band.next : band.prefix;
     struct attn_range r;
     r.lo = i + band.lo > 0 ? i + band.lo : 0;
     r.hi = i + band.hi < band.nk ? i + band.hi : band.nk;
+    if (r.hi > next)
+        r.hi = next;
     if (r.lo > band.nk)
         r.lo = band.nk;
     if (r.hi < r.lo)
@@ -72,7 +80,7 @@ static inline ATTN_HD struct attn_range attn_band_any(struct attn_band band, int
 static inline ATTN_HD int attn_band_whole(struct attn_band band, int64_t i0, int64_t i1, int64_t j0,
                                           int64_t j1)
 {
-    return i1 - 1 + band.lo <= j0 && j1 <= i0 + band.hi && j1 <= band.nk;
+    return i1 - 1 + band.lo <= j0 && j1 <= attn_band_row(band, i0).hi;
 }
 
 #endif

@@ -42,6 +42,9 @@ const char *attn_feature_name(enum attn_feature feature)
     case ATTN_USES_PAGED: return "block_table";
     case ATTN_USES_GQA: return "heads_kv";
     case ATTN_USES_BACKWARD: return "dout";
+    case ATTN_USES_DLSE: return "dlse";
+    case ATTN_USES_DBIAS: return "dbias";
+    case ATTN_USES_DSINK: return "dsink";
     case ATTN_FEATURES: break;
     }
     return "?";

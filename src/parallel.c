@@ -28,6 +28,13 @@ int32_t attn_most_threads(void)
 #endif
 }
 
+int32_t attn_threads_worth(int64_t bytes, int32_t allowed)
+{
+    /* 1 MiB takes a thread about 100 us, ten times what starting a team costs. */
+    const int64_t worth = bytes >> 20;
+    return worth < 1 ? 1 : worth + 1 < allowed ? (int32_t)worth + 1 : allowed;
+}
+
 static void one(void (*body)(void *, int32_t, int32_t), void *arg, int32_t thread, int32_t team)
 {
     const attn_fpenv env = attn_fpenv_enter();

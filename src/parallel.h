@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "mask.h"
+
 /* Most threads that a call may use where the context names none; at least 1. */
 int32_t attn_default_threads(void);
 
@@ -17,5 +19,25 @@ int32_t attn_most_threads(void);
  * is started. Must be safe inside a parallel region of the caller's. */
 void attn_parallel(int32_t threads, void (*body)(void *arg, int32_t thread, int32_t team),
                    void *arg);
+
+/* Threads, out of those allowed, that are worth starting to move so many bytes. */
+int32_t attn_threads_worth(int64_t bytes, int32_t allowed);
+
+/* a b, neither negative; INT64_MAX where that is less. */
+static inline int64_t attn_product(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+/* The part of 0 .. n - 1 that falls to a thread. */
+static inline struct attn_range attn_share(int64_t n, int32_t thread, int32_t team)
+{
+    const int64_t each = n / team, more = n % team;
+    struct attn_range r;
+    r.lo = thread * each + (thread < more ? thread : more);
+    r.hi = r.lo + each + (thread < more);
+    return r;
+}
 
 #endif

@@ -38,6 +38,9 @@ enum attn_feature {
     ATTN_USES_PAGED,
     ATTN_USES_GQA,
     ATTN_USES_BACKWARD,
+    ATTN_USES_DLSE,
+    ATTN_USES_DBIAS,
+    ATTN_USES_DSINK,
     ATTN_FEATURES
 };
 #define ATTN_BIT(feature) (UINT32_C(1) << (feature))
@@ -47,11 +50,15 @@ const char *attn_feature_name(enum attn_feature feature);
 
 /* The tokens of one side. Lengths are read through attn_axis_start() and attn_axis_len(). */
 struct attn_axis {
-    const void *cu;   /* packed: B + 1 offsets; null when padded */
-    const void *used; /* B lengths that override the others; may be null */
+    const void *cu;   /* packed: B + 1 offsets; null when padded or paged */
+    const void *used; /* B lengths that override the others; may be null, but not when paged */
     bool cu64, used64; /* 64-bit entries, else 32 */
-    int64_t room;     /* padded: S */
-    int64_t rows;     /* padded: B * S; packed: T */
+    const void *table; /* paged: [B][max_pages] numbers of pages, null where only the shape is
+                          asked for; null otherwise */
+    bool table64;
+    int64_t max_pages, page_size; /* paged; 0 otherwise */
+    int64_t room;     /* padded: S; paged: what the table's entries have room for */
+    int64_t rows;     /* padded: B * S; packed: T; paged: B * room */
     int64_t max;      /* the longest length that takes part */
     int64_t span;     /* extent of this axis in score tensors: S, or max_seqlen, or max */
 };
@@ -87,10 +94,32 @@ struct attn_view {
     int64_t batch, token, head;
 };
 
-/* A tensor over (sequence, head, query, key); strides in elements. */
+/* A tensor over (sequence, head, query, key); strides in elements. Null: not given. */
 struct attn_score_view {
     char *data;
     int64_t batch, head, query, key;
+};
+
+/* Integers of the caller's, one per token or per sequence. Null: not given. */
+struct attn_integers {
+    const void *data;
+    bool is64;
+};
+
+/* Bytes per token of one side, [B, S] or [T]. Null: not given. */
+struct attn_token_bytes {
+    const uint8_t *data;
+    int64_t batch; /* from sequence to sequence; 0 when packed */
+};
+
+/* Dropout on the probabilities; see philox.h. */
+struct attn_dropout {
+    bool on;
+    uint64_t least;  /* kept if the draw, 32 bits, is at least this; 2^32: none is */
+    double scale;    /* of what is kept, 1 / (1 - p); 0 where p is 1 */
+    uint64_t seed;
+    uint32_t offset;
+    int64_t first_sequence;
 };
 
 struct attn_problem {
@@ -104,11 +133,35 @@ struct attn_problem {
     struct attn_view q, k, v, out;
     struct attn_view lse; /* f32, or f64 for f64 */
     struct attn_score_view probs; /* q's type */
+    attn_probs_fn probs_fn;
+    void *probs_user;
+    struct attn_view key_sums; /* as lse, over keys and query heads; by sequence when paged */
 
+    /* The backward pass; out and lse are inputs then. */
+    struct attn_view dout, dlse, dq, dk, dv; /* as out, lse, q, k and v */
+    struct attn_view dsink;                  /* as sink */
+    struct attn_score_view dbias;            /* as bias, of its type; stride 0: summed over */
+
+    /* Scores, in this order. */
     double scale;
-    struct attn_mask_rule rule;  /* causal and window */
-    const uint8_t *key_mask;     /* non-zero = attend; null: all */
-    int64_t key_mask_batch;      /* stride from sequence to sequence; 0 when packed */
+    double softcap; /* 0: none */
+    struct attn_score_view bias; /* with bias_offset: head is nq * nk of the sequence, or 0 */
+    attn_dtype bias_dtype;
+    struct attn_integers bias_offset; /* B + 1 */
+    bool bias_per_head;               /* with bias_offset: [Hq, nq, nk], else [nq, nk] */
+    struct attn_view alibi; /* slopes by batch and head, in the computing type */
+    struct attn_view sink;  /* by head, in the computing type */
+
+    /* Visibility. */
+    struct attn_mask_rule rule; /* causal and window */
+    struct attn_integers prefix; /* B */
+    struct attn_token_bytes key_mask, query_mask; /* non-zero = attend, computed */
+    struct attn_score_view mask; /* bytes */
+    struct attn_integers query_docs, key_docs; /* per token */
+    struct attn_score_view block_mask; /* bytes; query and key count blocks */
+    int64_t block_q, block_k;
+
+    struct attn_dropout dropout;
 
     uint32_t features; /* ATTN_BIT of each feature that is used */
 };
@@ -135,21 +188,54 @@ static inline attn_dtype attn_compute_dtype(attn_dtype t)
 }
 
 /* Address of token t of sequence b, head h; `axis` is the side the tensor belongs to and `size`
- * its element's bytes. */
+ * its element's bytes. The tokens of a sequence lie v->token apart, except from one page to the
+ * next. */
 static inline char *attn_view_at(const struct attn_view *v, const struct attn_axis *axis, int64_t b,
                                  int64_t t, int64_t h, int64_t size)
 {
-    const int64_t row = attn_axis_start(axis, b) + t;
-    return v->data + (b * v->batch + row * v->token + h * v->head) * size;
+    int64_t outer = b, row = attn_axis_start(axis, b) + t;
+    if (axis->table) {
+        outer = attn_index_at(axis->table, axis->table64,
+                              b * axis->max_pages + t / axis->page_size);
+        row = t % axis->page_size;
+    }
+    return v->data + (outer * v->batch + row * v->token + h * v->head) * size;
 }
 
-/* Key mask bytes of sequence b, one per key; null: every key is attended. */
-static inline const uint8_t *attn_key_mask_of(const struct attn_problem *p, int64_t b)
+/* Elements from v->data to the number of token t of sequence b, head h, in a tensor that has one
+ * number per token and no pages: lse, key_sums. */
+static inline int64_t attn_number_index(const struct attn_view *v, const struct attn_axis *axis,
+                                        int64_t b, int64_t t, int64_t h)
 {
-    return p->key_mask ? p->key_mask + b * p->key_mask_batch + attn_axis_start(&p->key, b) : NULL;
+    return b * v->batch + (attn_axis_start(axis, b) + t) * v->token + h * v->head;
 }
 
-/* Writes what belongs to rows of out and lse without a query: 0 and -inf (rows.c). */
+/* Bytes of sequence b, one per token; null: not given. */
+static inline const uint8_t *attn_token_bytes_of(const struct attn_token_bytes *m,
+                                                 const struct attn_axis *axis, int64_t b)
+{
+    return m->data ? m->data + b * m->batch + attn_axis_start(axis, b) : NULL;
+}
+
+/* Index of token 0 of sequence b in an array with an integer per token, [B, S] or [T]. */
+static inline int64_t attn_token_of(const struct attn_axis *axis, int64_t b)
+{
+    return axis->cu ? attn_axis_start(axis, b) : b * axis->span;
+}
+
+/* Keys of sequence b that causal does not hide. */
+static inline int64_t attn_prefix_of(const struct attn_problem *p, int64_t b)
+{
+    return p->prefix.data ? attn_index_at(p->prefix.data, p->prefix.is64, b) : 0;
+}
+
+/* Whether the counters that dropout draws by have 32 bits per word. Otherwise says in `reason`, of
+ * `size` bytes, what is too large (dropout.c). */
+bool attn_dropout_fits(const struct attn_problem *p, char *reason, size_t size);
+
+/* Writes what belongs to rows of out and lse without a query, 0 and -inf, and to key sums of keys
+ * that take no part or whose sequence has no query, 0; in the backward pass to rows of dq, dk and dv
+ * without a query or key, 0 (rows.c). */
 void attn_clear_unused_rows(const struct attn_problem *p);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How often this process took memory from the C library: its allocator replaced by one that counts
- * and passes on, in every part of the process. */
+ * and passes on, in every part of the process but the BLAS, if that is a shared library. */
 #ifndef TESTS_ALLOC_COUNT_H
 #define TESTS_ALLOC_COUNT_H
 

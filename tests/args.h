@@ -23,10 +23,12 @@ struct buffers {
     float dout[TQ * HQ * DV], dq[TQ * HQ * D], dk[TK * HKV * D], dv[TK * HKV * DV];
     float bias[B * HQ * SQ * SK], per_head[HQ], key_sums[HQ * TK];
     uint8_t mask[B * HQ * SQ * SK];
-    int32_t cu_q[B + 1], cu_k[B + 1], used_q[B], used_k[B], docs[TK], pages[B * 4];
+    int32_t cu_q[B + 1], cu_k[B + 1], used_q[B], used_k[B], docs[TK];
+    int32_t pages[B * 4], pages_late[B * 4]; /* what no used token needs is nonsense */
     int32_t cu_falls[B + 1], cu_late[B + 1], cu_long[B + 1], cu_negative[B + 1];
     int64_t cu_falls64[B + 1], used_long64[B];
     int32_t used_long[B], used_negative[B];
+    int32_t bias_at[B + 1], bias_falls[B + 1], bias_close[B + 1], one_bias_close[B + 1];
     uint8_t fused[TQ * HQ * 3 * D * 8];
     _Alignas(64) uint8_t workspace[1 << 16];
 };
@@ -40,6 +42,9 @@ void buffers_fill(void);
 /* A sound descriptor. PADDED: [B, S, H, D], PACKED: lengths 2 and 4 for queries, 7 and 3 for keys;
  * both with an LSE. */
 attn_desc sound_desc(enum base base);
+
+/* The same for the backward pass. */
+attn_desc sound_backward(enum base base);
 
 enum kind { I32, I64, F64, PTR };
 
@@ -56,7 +61,7 @@ struct change {
 #define SET_F64(field, value) {offsetof(attn_desc, field), F64, 0, (value), NULL}
 #define SET_PTR(field, value) {offsetof(attn_desc, field), PTR, 0, 0, (value)}
 
-enum { MAX_CHANGES = 16 };
+enum { MAX_CHANGES = 20 };
 void change_desc(attn_desc *desc, const struct change *changes);
 
 /* A descriptor that is wrong for any backend. */
@@ -81,6 +86,10 @@ struct use {
 
 extern const struct wrong wrongs[];
 extern const int wrongs_count;
+extern const struct wrong feature_wrongs[];
+extern const int feature_wrongs_count;
+extern const struct wrong backward_wrongs[];
+extern const int backward_wrongs_count;
 extern const struct use uses[];
 extern const int uses_count;
 

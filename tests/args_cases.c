@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The tables: what is wrong, and what is sound. */
+/* The tables: what is wrong with what every call has, and what is sound. */
 #include "args.h"
 
 #include <limits.h>
@@ -9,6 +9,9 @@
 #define CAUSAL_TOP_LEFT SET_I32(causal, 1), SET_I32(align, ATTN_TOP_LEFT)
 #define ALL_TYPES(type) \
     SET_I32(q.dtype, type), SET_I32(k.dtype, type), SET_I32(v.dtype, type), SET_I32(out.dtype, type)
+#define GRADIENTS \
+    SET_PTR(dout.data, buf.dout), SET_PTR(dq.data, buf.dq), SET_PTR(dk.data, buf.dk), \
+        SET_PTR(dv.data, buf.dv)
 
 const struct wrong wrongs[] = {
     /* Shapes. */
@@ -244,38 +247,45 @@ const struct use uses[] = {
     {"padded queries, packed keys", PADDED, true, true, ATTN_PASS_FORWARD,
      {SET_I32(key.layout, ATTN_PACKED), SET_I64(key.tokens, TK),
       SET_PTR(key.cu_seqlens.data, buf.cu_k)}},
+    {"q.dtype", PADDED, true, true, ATTN_PASS_FORWARD, {ALL_TYPES(ATTN_F16)}},
+    {"q.dtype", PACKED, true, true, ATTN_PASS_FORWARD, {ALL_TYPES(ATTN_BF16)}},
 
     /* Offered by one. */
     {"probs", PADDED, false, true, ATTN_PASS_FORWARD, {SET_PTR(probs.data, buf.probs)}},
-    {"q.dtype", PADDED, true, false, ATTN_PASS_FORWARD, {ALL_TYPES(ATTN_F16)}},
-    {"q.dtype", PACKED, true, false, ATTN_PASS_FORWARD, {ALL_TYPES(ATTN_BF16)}},
-
-    /* Offered by none. */
-    {"softcap", PADDED, false, false, ATTN_PASS_FORWARD, {SET_F64(softcap, 30)}},
-    {"bias", PADDED, false, false, ATTN_PASS_FORWARD,
+    {"softcap", PADDED, true, true, ATTN_PASS_FORWARD, {SET_F64(softcap, 30)}},
+    {"bias", PADDED, true, true, ATTN_PASS_FORWARD,
      {SET_PTR(bias.data, buf.bias), SET_I64(bias.key_stride, 1)}},
-    {"bias", PACKED, false, false, ATTN_PASS_FORWARD,
-     {SET_PTR(bias.data, buf.bias), SET_I64(bias.key_stride, 1),
-      SET_PTR(bias_offset.data, buf.docs)}},
-    {"alibi", PADDED, false, false, ATTN_PASS_FORWARD, {SET_PTR(alibi.data, buf.per_head)}},
-    {"sink", PADDED, false, false, ATTN_PASS_FORWARD, {SET_PTR(sink.data, buf.per_head)}},
-    {"query_mask", PADDED, false, false, ATTN_PASS_FORWARD, {SET_PTR(query_mask.data, buf.mask)}},
-    {"mask", PADDED, false, false, ATTN_PASS_FORWARD,
+    {"bias", PACKED, true, true, ATTN_PASS_FORWARD,
+     {SET_PTR(bias.data, buf.bias), SET_PTR(bias_offset.data, buf.bias_at)}},
+    {"alibi", PADDED, true, true, ATTN_PASS_FORWARD, {SET_PTR(alibi.data, buf.per_head)}},
+    {"sink", PADDED, true, true, ATTN_PASS_FORWARD, {SET_PTR(sink.data, buf.per_head)}},
+    {"query_mask", PADDED, true, true, ATTN_PASS_FORWARD, {SET_PTR(query_mask.data, buf.mask)}},
+    {"mask", PADDED, true, true, ATTN_PASS_FORWARD,
      {SET_PTR(mask.data, buf.mask), SET_I32(mask.dtype, ATTN_BOOL), SET_I64(mask.key_stride, 1)}},
-    {"query_docs", PACKED, false, false, ATTN_PASS_FORWARD,
+    {"query_docs", PACKED, true, true, ATTN_PASS_FORWARD,
      {SET_PTR(query_docs.data, buf.docs), SET_PTR(key_docs.data, buf.docs)}},
-    {"prefix", PADDED, false, false, ATTN_PASS_FORWARD,
+    {"prefix", PADDED, true, true, ATTN_PASS_FORWARD,
      {CAUSAL_TOP_LEFT, SET_PTR(prefix.data, buf.used_k)}},
-    {"block_mask", PADDED, false, false, ATTN_PASS_FORWARD,
-     {SET_PTR(block_mask, buf.mask), SET_I64(block_q, 2), SET_I64(block_k, 2)}},
-    {"dropout", PADDED, false, false, ATTN_PASS_FORWARD, {SET_F64(dropout, 0.5)}},
-    {"key_sums", PADDED, false, false, ATTN_PASS_FORWARD, {SET_PTR(key_sums.data, buf.key_sums)}},
-    {"block_table", PADDED, false, false, ATTN_PASS_FORWARD,
+    {"block_mask", PADDED, true, true, ATTN_PASS_FORWARD,
+     {SET_PTR(block_mask.data, buf.mask), SET_I32(block_mask.dtype, ATTN_BOOL),
+      SET_I64(block_mask.query_stride, 3), SET_I64(block_mask.key_stride, 1), SET_I64(block_q, 2),
+      SET_I64(block_k, 2)}},
+    {"dropout", PADDED, true, true, ATTN_PASS_FORWARD, {SET_F64(dropout, 0.5)}},
+    {"key_sums", PADDED, true, true, ATTN_PASS_FORWARD, {SET_PTR(key_sums.data, buf.key_sums)}},
+    {"block_table", PADDED, true, true, ATTN_PASS_FORWARD,
      {SET_I32(key.layout, ATTN_PAGED), SET_I64(key.pages, 5), SET_I64(key.page_size, 2),
-      SET_PTR(key.block_table.data, buf.pages), SET_I64(key.table_stride, 4),
+      SET_PTR(key.block_table.data, buf.pages), SET_I64(key.max_pages, 4),
       SET_PTR(key.seqused.data, buf.used_k)}},
-    {"dout", PADDED, false, false, ATTN_PASS_BACKWARD,
-     {SET_PTR(dout.data, buf.dout), SET_PTR(dq.data, buf.dq), SET_PTR(dk.data, buf.dk),
-      SET_PTR(dv.data, buf.dv)}},
+
+    {"dout", PADDED, true, true, ATTN_PASS_BACKWARD, {GRADIENTS}},
+    {"dout", PACKED, true, true, ATTN_PASS_BACKWARD, {GRADIENTS}},
+    {"dout", PADDED, true, true, ATTN_PASS_BACKWARD,
+     {GRADIENTS, SET_PTR(dlse.data, buf.lse), SET_PTR(sink.data, buf.per_head),
+      SET_PTR(dsink.data, buf.key_sums), SET_PTR(bias.data, buf.bias), SET_I64(bias.key_stride, 1),
+      SET_PTR(dbias.data, buf.probs), SET_I64(dbias.key_stride, 1)}},
+    {"dout, far max_seqlen, biases at offsets", PACKED, true, true, ATTN_PASS_BACKWARD,
+     {GRADIENTS, SET_PTR(bias.data, buf.bias), SET_PTR(bias_offset.data, buf.bias_at),
+      SET_PTR(dbias.data, buf.workspace), SET_I64(query.max_seqlen, INT64_C(1) << 50),
+      SET_I64(key.max_seqlen, INT64_C(1) << 50)}},
 };
 const int uses_count = (int)(sizeof uses / sizeof *uses);

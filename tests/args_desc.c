@@ -26,6 +26,10 @@ static void fill_indices(void)
     fill_offsets(buf.cu_late, 1, 2, TQ);
     fill_offsets(buf.cu_long, 0, 2, TQ + 1);
     fill_offsets(buf.cu_negative, 0, -3, TK);
+    fill_offsets(buf.bias_at, 0, HQ * 2 * 7, HQ * (2 * 7 + 4 * 3));
+    fill_offsets(buf.bias_falls, 0, HQ * 2 * 7, 4);
+    fill_offsets(buf.bias_close, 0, HQ * 2 * 7, HQ * (2 * 7 + 4 * 3) - 1);
+    fill_offsets(buf.one_bias_close, 0, 2 * 7 - 1, HQ * 2 * 7);
     buf.cu_falls64[1] = 7;
     buf.cu_falls64[2] = 4;
     buf.used_q[0] = 2;
@@ -39,6 +43,14 @@ static void fill_indices(void)
     buf.used_negative[1] = -1;
 }
 
+static void fill_pages(void)
+{
+    static const int32_t pages[B * 4] = {4, 0, -5, 99, -1, INT32_MIN, INT32_MAX, 5};
+    static const int32_t late[B * 4] = {1, 1, 3, 99, 0, 0, 0, 0};
+    memcpy(buf.pages, pages, sizeof pages);
+    memcpy(buf.pages_late, late, sizeof late);
+}
+
 void buffers_fill(void)
 {
     memset(&buf, 0, sizeof buf);
@@ -48,6 +60,7 @@ void buffers_fill(void)
     for (size_t n = 0; n < sizeof buf.mask; n++)
         buf.mask[n] = n % 3 != 0;
     fill_indices();
+    fill_pages();
     memset(buf.out, 0xa5, sizeof buf.out);
     memset(buf.lse, 0xa5, sizeof buf.lse);
     memset(buf.probs, 0xa5, sizeof buf.probs);
@@ -77,6 +90,16 @@ attn_desc sound_desc(enum base base)
     d.v.data = buf.v;
     d.out.data = buf.out;
     d.lse.data = buf.lse;
+    return d;
+}
+
+attn_desc sound_backward(enum base base)
+{
+    attn_desc d = sound_desc(base);
+    d.dout.data = buf.dout;
+    d.dq.data = buf.dq;
+    d.dk.data = buf.dk;
+    d.dv.data = buf.dv;
     return d;
 }
 

@@ -16,6 +16,8 @@ bool eager_built(void);
 void test_contexts(void); /* options, environment variables, choice */
 void test_calls(void);    /* null pointers, sizes of structures, workspaces, messages */
 void test_slices(void);   /* outputs interleaved with inputs */
+void test_keep(void);     /* attn_dropout_mask() */
+void test_gradients(void); /* what the backward pass does not look at, or not offer */
 void test_forms(void);    /* the familiar forms' own arguments */
 
 #endif

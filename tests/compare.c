@@ -4,6 +4,10 @@
 #include <math.h>
 
 #include "element.h"
+#include "truth.h"
+
+const char *const compare_names[COMPARES] = {"out", "lse", "probs", "probs_fn", "key_sums", "dq",
+                                           "dk",  "dv",  "dbias", "dsink"};
 
 long double compare_ulp(attn_dtype type, long double x)
 {
@@ -15,19 +19,23 @@ long double compare_ulp(attn_dtype type, long double x)
     return ldexpl(1, (exponent > f->least ? exponent : f->least) - f->digits);
 }
 
+static bool is_gradient(enum compare_what what) { return what >= COMPARE_DQ; }
+
 long double compare_allowed(enum compare_what what, attn_dtype type, const long double *truth,
                             const long double *eager, int64_t n)
 {
     long double most = what == COMPARE_LSE ? 1 : 0, error = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(truth[i]))
+        if (!isfinite(truth[i]) || truth[i] == TRUTH_OPEN)
             continue;
         most = fmaxl(most, fabsl(truth[i]));
-        if (isfinite(eager[i]))
+        if (isfinite(eager[i]) && eager[i] != TRUTH_OPEN)
             error = fmaxl(error, fabsl(eager[i] - truth[i]));
     }
-    const attn_dtype unit = what == COMPARE_LSE ? element_computing(type) : type;
+    const bool element = what == COMPARE_OUT || what == COMPARE_PROBS ||
+                         (is_gradient(what) && what != COMPARE_DSINK);
+    const attn_dtype unit = element ? type : element_computing(type);
     const long double least =
         what == COMPARE_LSE && type == ATTN_BF16 ? BUDGET_BF16_LSE * most : 0;
     return fmaxl(least, BUDGET_FACTOR * error + BUDGET_ULPS * compare_ulp(unit, most));
@@ -35,9 +43,22 @@ long double compare_allowed(enum compare_what what, attn_dtype type, const long 
 
 static bool same_kind(enum compare_what what, long double truth, double got)
 {
+    if (is_gradient(what))
+        return !isfinite(got);
     if (isnan(truth))
         return isnan(got);
     return what == COMPARE_OUT ? !isfinite(got) : (long double)got == truth;
+}
+
+static bool within(enum compare_what what, long double truth, long double allowed, double got)
+{
+    if (truth == TRUTH_OPEN)
+        return true;
+    if (!isfinite(truth))
+        return same_kind(what, truth, got);
+    if (truth == TRUTH_NONE || (truth == 0 && what >= COMPARE_PROBS && !is_gradient(what)))
+        return got == 0;
+    return fabsl((long double)got - truth) <= allowed;
 }
 
 bool compare_values(enum compare_what what, const long double *truth, long double allowed,
@@ -45,12 +66,11 @@ bool compare_values(enum compare_what what, const long double *truth, long doubl
 {
     for (int64_t i = 0; i < n; i++) {
         const long double error = fabsl((long double)got[i] - truth[i]);
-        const bool good = isfinite(truth[i]) ? error <= allowed : same_kind(what, truth[i], got[i]);
-        if (!good) {
+        if (!within(what, truth[i], allowed, got[i])) {
             *fault = (struct compare_fault){i, got[i], truth[i], error, allowed};
             return false;
         }
-        if (worst && isfinite(truth[i]) && allowed > 0)
+        if (worst && isfinite(truth[i]) && truth[i] != TRUTH_OPEN && allowed > 0)
             *worst = fmax(*worst, (double)(error / allowed));
     }
     return true;

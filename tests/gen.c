@@ -91,8 +91,9 @@ static int64_t work_of(const struct problem *p)
 static void draw_shape(struct problem *p, struct rng *r)
 {
     static const int16_t mosts[] = {2, 17, 17, 65, 65, 130, 130, 300, 300, 1100};
-    const int64_t limit = rng_chance(r, 90) ? 1000000 : rng_chance(r, 80) ? 5000000 : 30000000;
-    const int64_t most = RNG_PICK(r, mosts);
+    const int64_t whole = rng_chance(r, 90) ? 1000000 : rng_chance(r, 80) ? 5000000 : 30000000;
+    const int64_t limit = p->smooth ? 6000 : p->backward ? whole / 4 : whole;
+    const int64_t drawn = RNG_PICK(r, mosts), most = p->smooth && drawn > 17 ? 17 : drawn;
 
     p->batch = rng_chance(r, 3) ? 0 : 1 + rng_below(r, 6);
     p->query.packed = rng_chance(r, 50);
@@ -153,10 +154,11 @@ static void draw_scale(struct problem *p, struct rng *r)
     case 4: p->scale = rng_chance(r, 50) ? 1e-30 : -1e-5; break;
     default: p->scale = 0;
     }
+    if (p->smooth && p->scale > -0.01 && p->scale < 0.01)
+        p->scale = 0;
 }
 
-/* Which keys of one sequence of n keys the mask hides. */
-static void draw_mask(uint8_t *mask, int64_t n, struct rng *r)
+void gen_token_mask(uint8_t *mask, int64_t n, struct rng *r)
 {
     const int64_t kind = rng_below(r, 7), cut = rng_below(r, n + 1), density = 5 + rng_below(r, 90);
     const int64_t tile = INT64_C(16) << rng_below(r, 4);
@@ -177,18 +179,19 @@ static void draw_mask(uint8_t *mask, int64_t n, struct rng *r)
     }
 }
 
-static void draw_masks(struct problem *p, struct rng *r)
+static void draw_key_mask(struct problem *p, struct rng *r)
 {
     const int64_t extra = rng_chance(r, 30) ? rng_below(r, 20) : 0;
 
-    p->has_mask = rng_chance(r, 35);
-    p->mask_stride = p->key.seqlen + extra;
-    p->mask_given = extra || rng_chance(r, 50) ? p->mask_stride : 0;
-    problem_index_buffers(p);
-    if (!p->has_mask)
+    p->has_key_mask = rng_chance(r, 35);
+    p->key_mask_stride = p->key.seqlen + extra;
+    p->key_mask_given = extra || rng_chance(r, 50) ? p->key_mask_stride : 0;
+    if (!p->has_key_mask)
         return;
+    problem_mask_buffer(p, BUFFER_KEY_MASK);
     for (int64_t b = 0; b < p->batch; b++)
-        draw_mask(p->buffers[BUFFER_MASK].image + mask_at(p, b, 0), p->key.used[b], r);
+        gen_token_mask(p->buffers[BUFFER_KEY_MASK].image +
+                           token_at(&p->key, b, 0, p->key_mask_stride), p->key.used[b], r);
 }
 
 static enum unseen draw_unseen(struct rng *r)
@@ -207,22 +210,57 @@ static void draw_half_type(struct problem *p)
         p->dtype = rng_chance(&r, 50) ? ATTN_F16 : ATTN_BF16;
 }
 
-void gen_problem(struct problem *p, uint64_t seed)
+static void generate(struct problem *p, uint64_t seed)
 {
-    struct rng r = rng_seeded(seed);
+    struct rng r = rng_seeded(seed), more = rng_seeded(seed ^ UINT64_C(0xfea7));
+    struct rng back = rng_seeded(seed ^ UINT64_C(0xbacc));
+    const bool features = rng_chance(&more, 55);
 
-    memset(p, 0, sizeof *p);
     p->seed = seed;
-    p->dtype = rng_chance(&r, 30) ? ATTN_F64 : ATTN_F32;
-    draw_half_type(p);
+    p->plain = true;
+    p->dtype = p->smooth || rng_chance(&r, 30) ? ATTN_F64 : ATTN_F32;
+    if (!p->smooth)
+        draw_half_type(p);
     draw_shape(p, &r);
+    if (features && rng_chance(&more, 20) && !p->backward)
+        gen_pages(p, &more);
     draw_rules(p, &r);
     draw_scale(p, &r);
-    draw_masks(p, &r);
-    p->has_lse = rng_chance(&r, 85);
+    draw_key_mask(p, &r);
+    problem_side_buffers(p);
+    if (features)
+        gen_features(p, &more);
+    p->has_lse = rng_chance(&r, 85) || p->backward;
     p->own_workspace = rng_chance(&r, 50);
     gen_layout(p, &r);
+    gen_layout_more(p, &more);
+    if (p->backward)
+        gen_gradients(p, &back);
     problem_roles(p);
     gen_values(p, &r);
-    gen_unseen(p, draw_unseen(&r), &r);
+    if (p->backward)
+        gen_gradient_values(p, &back);
+    gen_unseen(p, p->smooth ? UNSEEN_ZERO : draw_unseen(&r), &r);
+    if (p->backward)
+        gen_results(p);
+}
+
+void gen_problem(struct problem *p, uint64_t seed)
+{
+    memset(p, 0, sizeof *p);
+    generate(p, seed);
+}
+
+void gen_backward(struct problem *p, uint64_t seed)
+{
+    memset(p, 0, sizeof *p);
+    p->backward = true;
+    generate(p, seed);
+}
+
+void gen_smooth(struct problem *p, uint64_t seed)
+{
+    memset(p, 0, sizeof *p);
+    p->backward = p->smooth = true;
+    generate(p, seed);
 }

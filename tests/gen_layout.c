@@ -20,18 +20,29 @@ struct tensor gen_contiguous(enum buffer_name buffer, attn_dtype type, const str
 {
     struct tensor t = {.buffer = buffer, .dtype = type, .heads = heads, .width = width};
 
-    strides(&t, s->seqlen * heads * width, heads * width, width);
+    strides(&t, side_rows(s) * heads * width, heads * width, width);
     memset(t.given, 0, sizeof t.given);
     return t;
 }
 
-struct tensor gen_contiguous_lse(attn_dtype type, const struct side *s, int64_t heads)
+struct tensor gen_contiguous_numbers(enum buffer_name buffer, attn_dtype type,
+                                     const struct side *s, int64_t heads)
 {
-    struct tensor t = {.buffer = BUFFER_LSE, .dtype = type, .heads = heads, .width = 1};
+    const struct side rows = side_unpaged(s);
+    struct tensor t = {.buffer = buffer, .dtype = type, .heads = heads, .width = 1};
 
-    strides(&t, s->seqlen * heads, 1, side_rows(s));
+    strides(&t, side_rows(&rows) * heads, 1, side_rows(&rows));
     memset(t.given, 0, sizeof t.given);
     return t;
+}
+
+void gen_contiguous_probs(struct problem *p)
+{
+    const int64_t nq = side_span(&p->query, p->batch), nk = side_span(&p->key, p->batch);
+
+    p->probs = (struct plane){.dtype = p->dtype, .batch = p->hq * nq * nk, .head = nq * nk,
+                              .query = nk, .key = 1, .untold = true};
+    problem_buffer(p, BUFFER_PROBS, element_size(p->dtype), p->batch * p->probs.batch);
 }
 
 /* Some strides 0; a call that finds all three 0 would take the tensor for contiguous. */
@@ -82,9 +93,9 @@ static void make_buffer(struct problem *p, const struct tensor *t, const struct 
 }
 
 /* q, k, v (and out) as slices of each token's row; or, in one more way, of each head's part. */
-static void fuse(struct problem *p, bool with_out, bool by_head, struct rng *r)
+static void fuse(struct problem *p, enum buffer_name buffer, struct tensor *const *parts,
+                 bool with_out, bool by_head, struct rng *r)
 {
-    struct tensor *parts[] = {&p->q, &p->k, &p->v, &p->out};
     const int64_t heads[] = {p->hq, p->hkv, p->hkv, p->hq}, width[] = {p->d, p->d, p->dv, p->dv};
     const int count = with_out ? 4 : 3;
     const int64_t extra = gap(r);
@@ -94,7 +105,7 @@ static void fuse(struct problem *p, bool with_out, bool by_head, struct rng *r)
         row += (by_head ? 1 : heads[n]) * width[n];
     for (int n = 0; n < count; n++) {
         const int64_t token = (by_head ? heads[n] : 1) * row + extra;
-        *parts[n] = (struct tensor){.buffer = BUFFER_Q, .dtype = p->dtype, .offset = offset,
+        *parts[n] = (struct tensor){.buffer = buffer, .dtype = p->dtype, .offset = offset,
                                     .heads = heads[n], .width = width[n]};
         strides(parts[n], rows * token, token, by_head ? row : width[n]);
         offset += (by_head ? 1 : heads[n]) * width[n];
@@ -103,7 +114,7 @@ static void fuse(struct problem *p, bool with_out, bool by_head, struct rng *r)
 
 static bool same_tokens(const struct side *a, const struct side *b, int64_t batch)
 {
-    return a->packed == b->packed && side_rows(a) == side_rows(b) &&
+    return a->packed == b->packed && !a->paged && !b->paged && side_rows(a) == side_rows(b) &&
            memcmp(a->start, b->start, (size_t)(batch + 1) * sizeof *a->start) == 0;
 }
 
@@ -146,17 +157,77 @@ static void apart(struct problem *p, struct rng *r)
 
 static void one_buffer(struct problem *p, bool with_out, struct rng *r)
 {
+    struct tensor *const parts[] = {&p->q, &p->k, &p->v, &p->out};
     const bool by_head = p->hq == p->hkv && rng_chance(r, 40);
 
     p->layout = with_out ? "fused-with-out" : "fused";
-    fuse(p, with_out, by_head, r);
+    fuse(p, BUFFER_Q, parts, with_out, by_head, r);
     const struct tensor *last = with_out ? &p->out : &p->v;
     make_buffer(p, last, &p->query, r);
 }
 
-void gen_layout(struct problem *p, struct rng *r)
+bool gen_fused(struct problem *p, struct rng *r)
+{
+    struct tensor *const parts[] = {&p->grad_q, &p->grad_k, &p->grad_v};
+
+    if (!same_tokens(&p->query, &p->key, p->batch) || rng_chance(r, 50))
+        return false;
+    fuse(p, BUFFER_DQ, parts, false, p->hq == p->hkv && rng_chance(r, 40), r);
+    make_buffer(p, &p->grad_v, &p->query, r);
+    return true;
+}
+
+struct tensor gen_input(struct problem *p, enum buffer_name buffer, attn_dtype type,
+                        const struct side *s, int64_t heads, int64_t width, struct rng *r)
+{
+    const struct tensor t = place(buffer, type, s, heads, width, draw_input(r), r);
+
+    make_buffer(p, &t, s, r);
+    return t;
+}
+
+struct tensor gen_output(struct problem *p, enum buffer_name buffer, attn_dtype type,
+                         const struct side *s, int64_t heads, int64_t width, struct rng *r)
+{
+    const struct tensor t = place(buffer, type, s, heads, width, draw_output(r), r);
+
+    make_buffer(p, &t, s, r);
+    return t;
+}
+
+struct tensor gen_numbers(struct problem *p, enum buffer_name buffer, struct rng *r)
 {
     static const enum layout told[] = {EXPLICIT, HEADS_FIRST, GAPS};
+    const attn_dtype type = element_computing(p->dtype);
+    struct tensor t = gen_contiguous_numbers(buffer, type, &p->query, p->hq);
+
+    if (rng_chance(r, 50))
+        t = place(buffer, type, &p->query, p->hq, 1, RNG_PICK(r, told), r);
+    make_buffer(p, &t, &p->query, r);
+    return t;
+}
+
+/* Where the results lie that plain problems have not. */
+void gen_layout_more(struct problem *p, struct rng *r)
+{
+    static const enum layout told[] = {EXPLICIT, HEADS_FIRST, GAPS};
+    const attn_dtype type = element_computing(p->dtype);
+    const struct side keys = side_unpaged(&p->key);
+
+    if (p->has_sums) {
+        p->sums = gen_contiguous_numbers(BUFFER_KEY_SUMS, type, &keys, p->hq);
+        if (rng_chance(r, 50))
+            p->sums = place(BUFFER_KEY_SUMS, type, &keys, p->hq, 1, RNG_PICK(r, told), r);
+        make_buffer(p, &p->sums, &keys, r);
+    }
+    if (p->has_probs)
+        gen_contiguous_probs(p);
+    for (int n = BUFFER_USED_K + 1; n < BUFFERS; n++)
+        p->buffers[n].shift = (int)(rng_chance(r, 50) ? rng_below(r, 16) : 0);
+}
+
+void gen_layout(struct problem *p, struct rng *r)
+{
     bool with_out = false;
 
     if (same_tokens(&p->query, &p->key, p->batch) && rng_chance(r, 60)) {
@@ -169,13 +240,8 @@ void gen_layout(struct problem *p, struct rng *r)
         p->out = place(BUFFER_OUT, p->dtype, &p->query, p->hq, p->dv, draw_output(r), r);
         make_buffer(p, &p->out, &p->query, r);
     }
-    if (p->has_lse) {
-        const attn_dtype type = element_computing(p->dtype);
-        p->lse = gen_contiguous_lse(type, &p->query, p->hq);
-        if (rng_chance(r, 50))
-            p->lse = place(BUFFER_LSE, type, &p->query, p->hq, 1, RNG_PICK(r, told), r);
-        make_buffer(p, &p->lse, &p->query, r);
-    }
-    for (int n = 0; n < BUFFERS; n++)
+    if (p->has_lse)
+        p->lse = gen_numbers(p, BUFFER_LSE, r);
+    for (int n = 0; n <= BUFFER_USED_K; n++)
         p->buffers[n].shift = (int)(rng_chance(r, 50) ? rng_below(r, 16) : 0);
 }

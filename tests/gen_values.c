@@ -143,6 +143,42 @@ static void not_finite(struct problem *p, struct rng *r)
         set_seen(p, rng_below(r, seen), infinite_qk, r);
 }
 
+/* Multiplies what is seen of queries and keys by 2^power. */
+static void move_products(struct problem *p, int power)
+{
+    for (int name = BUFFER_Q; name <= BUFFER_V; name++) {
+        struct buffer *b = &p->buffers[name];
+        for (int64_t n = 0; n < b->count; n++)
+            if (b->role[n] == ROLE_Q || b->role[n] == ROLE_K)
+                element_set(p->dtype, b->image, n,
+                            ldexp(element_get(p->dtype, b->image, n), power));
+    }
+}
+
+/*
+ * Here and there a softcap or scale at the end of the computing type's range or beyond it, drawn
+ * apart. The scale of normal values takes products back from there. Where it makes every difference
+ * of scores huge, products have to be exact: those of integers.
+ */
+static void draw_extremes(struct problem *p, enum values kind)
+{
+    static const double caps[] = {1e39, 1e300, 1e-39, 1e-50, 1e-300};
+    static const double scales[] = {1e39, -1e39, 1e300, 1e-39, -1e-50, 1e-300};
+    struct rng r = rng_seeded(p->seed ^ UINT64_C(0xe7));
+    const int power = (p->dtype == ATTN_F64 ? 480 : 54) * (rng_chance(&r, 50) ? 1 : -1);
+
+    if (!rng_chance(&r, 20) || p->smooth)
+        return;
+    if (p->softcap > 0 && rng_chance(&r, 50))
+        p->softcap = RNG_PICK(&r, caps);
+    if (kind == INTEGERS)
+        p->scale = RNG_PICK(&r, scales);
+    if ((kind == NORMAL || kind == WIDE) && p->dtype != ATTN_F16) {
+        move_products(p, power);
+        p->scale = ldexp(p->scale != 0 ? p->scale : 1 / sqrt((double)p->d), -2 * power);
+    }
+}
+
 static enum values draw_kind(struct rng *r)
 {
     static const uint8_t share[] = {47, 8, 7, 6, 6, 8, 8, 10};
@@ -158,8 +194,16 @@ void gen_values(struct problem *p, struct rng *r)
 {
     enum values kind = draw_kind(r);
 
+    /* Kernels of bf16 may take what tiny values give for 0; the scale that makes f16 overflow does
+     * so to any gradient. */
+    if (p->smooth || (p->backward && p->dtype == ATTN_BF16 && kind == TINY) ||
+        (p->backward && p->dtype == ATTN_F16 && kind == OVERFLOW))
+        kind = NORMAL;
     if (kind == LARGE_V && v_in_k(p))
         kind = NORMAL; /* the scores would be large as well */
+    if (p->dtype == ATTN_F16 && p->dropout > 0 &&
+        (kind == LARGE_V || (kind == OVERFLOW && v_in_k(p))))
+        kind = NORMAL; /* what is kept grows, beyond the range */
     p->values = value_names[kind];
     for (int name = BUFFER_Q; name <= BUFFER_V; name++)
         if (p->buffers[name].element)
@@ -168,6 +212,7 @@ void gen_values(struct problem *p, struct rng *r)
         overflow(p, r);
     if (kind == NOT_FINITE)
         not_finite(p, r);
+    draw_extremes(p, kind);
 }
 
 static double draw_unseen(attn_dtype type, enum unseen what, struct rng *r)
@@ -182,16 +227,46 @@ static double draw_unseen(attn_dtype type, enum unseen what, struct rng *r)
     }
 }
 
+/* Fills what nobody sees of a buffer of numbers. */
+static void fill_unseen(struct problem *p, enum buffer_name name, attn_dtype type,
+                        enum unseen what, struct rng *r)
+{
+    struct buffer *b = &p->buffers[name];
+
+    for (int64_t n = 0; n < b->count; n++)
+        if (b->role[n] == ROLE_UNSEEN)
+            element_set(type, b->image, n, draw_unseen(type, what, r));
+}
+
+/* The same of bytes and integers: whatever. */
+static void fill_bytes(struct problem *p, enum buffer_name name, struct rng *r)
+{
+    struct buffer *b = &p->buffers[name];
+
+    for (int64_t n = 0; n < b->count; n++)
+        for (size_t c = 0; b->role[n] == ROLE_UNSEEN && c < b->element; c++)
+            b->image[(size_t)n * b->element + c] = (uint8_t)rng_below(r, 256);
+}
+
 void gen_unseen(struct problem *p, enum unseen what, struct rng *r)
 {
-    for (int name = BUFFER_Q; name <= BUFFER_V; name++) {
-        struct buffer *b = &p->buffers[name];
-        for (int64_t n = 0; n < b->count; n++)
-            if (b->role[n] == ROLE_UNSEEN)
-                element_set(p->dtype, b->image, n, draw_unseen(p->dtype, what, r));
-    }
-    struct buffer *mask = &p->buffers[BUFFER_MASK];
-    for (int64_t n = 0; n < mask->count; n++)
-        if (mask->role[n] == ROLE_UNSEEN)
-            mask->image[n] = (uint8_t)rng_below(r, 256);
+    static const enum buffer_name bytes[] = {BUFFER_KEY_MASK, BUFFER_TABLE, BUFFER_QUERY_MASK,
+                                             BUFFER_MASK, BUFFER_BLOCK_MASK, BUFFER_DOCS_Q,
+                                             BUFFER_DOCS_K};
+
+    for (int name = BUFFER_Q; name <= BUFFER_V; name++)
+        fill_unseen(p, (enum buffer_name)name, p->dtype, what, r);
+    fill_bytes(p, bytes[0], r);
+    if (p->has_bias)
+        fill_unseen(p, BUFFER_BIAS, p->bias.dtype, what, r);
+    fill_unseen(p, BUFFER_ALIBI, element_computing(p->dtype), what, r);
+    fill_unseen(p, BUFFER_SINK, element_computing(p->dtype), what, r);
+    for (size_t n = 1; n < sizeof bytes / sizeof *bytes; n++)
+        fill_bytes(p, bytes[n], r);
+    if (!p->backward)
+        return;
+    fill_unseen(p, BUFFER_DOUT, p->dtype, what, r);
+    fill_unseen(p, BUFFER_OUT, p->dtype, what, r);
+    fill_unseen(p, BUFFER_LSE, element_computing(p->dtype), what, r);
+    fill_unseen(p, BUFFER_DLSE, element_computing(p->dtype), what, r);
 }

@@ -5,27 +5,121 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sequences.h"
+#include "element.h"
+#include "judge.h"
 #include "memory.h"
+
+/* Values of one kind that a sequence has per head. */
+static int64_t values_per_head(const struct truth_seq *s, enum compare_what what)
+{
+    switch (what) {
+    case COMPARE_DQ: return s->nq * s->d;
+    case COMPARE_DK: return s->nk * s->d;
+    case COMPARE_DV: return s->nk * s->dv;
+    case COMPARE_OUT: return s->nq * s->dv;
+    case COMPARE_LSE: return s->nq;
+    case COMPARE_SUMS: return s->nk;
+    default: return s->nq * s->nk;
+    }
+}
+
+static bool wants_matrix(const struct batch *n)
+{
+    return n->wanted[COMPARE_PROBS] || n->wanted[COMPARE_TILES];
+}
+
+static struct truth_values values_open(const struct batch *n, const struct truth_seq *s)
+{
+    struct truth_values x = {test_alloc((size_t)(s->hq * s->nq * s->dv) * sizeof *x.out),
+                             test_alloc((size_t)(s->hq * s->nq) * sizeof *x.lse), NULL, NULL};
+
+    if (wants_matrix(n))
+        x.probs = test_alloc((size_t)(s->hq * s->nq * s->nk) * sizeof *x.probs);
+    if (n->wanted[COMPARE_SUMS])
+        x.sums = test_alloc((size_t)(s->hq * s->nk) * sizeof *x.sums);
+    return x;
+}
+
+static long double *values_of(struct truth_values *x, enum compare_what what)
+{
+    switch (what) {
+    case COMPARE_OUT: return x->out;
+    case COMPARE_LSE: return x->lse;
+    case COMPARE_SUMS: return x->sums;
+    default: return x->probs;
+    }
+}
+
+static void values_close(struct truth_values *x)
+{
+    free(x->out);
+    free(x->lse);
+    free(x->probs);
+    free(x->sums);
+}
+
+/* The heads that a kind is of; 0: it is one for the whole batch. */
+static int64_t heads_of(const struct truth_seq *s, enum compare_what what)
+{
+    switch (what) {
+    case COMPARE_DK:
+    case COMPARE_DV: return s->hkv;
+    case COMPARE_DBIAS:
+    case COMPARE_DSINK: return 0;
+    default: return s->hq;
+    }
+}
+
+static double given(attn_dtype type, long double x)
+{
+    return x == TRUTH_OPEN ? (double)NAN : element_round(type, (double)x);
+}
+
+void batch_results(struct batch *n)
+{
+    for (int64_t b = 0; b < n->count; b++) {
+        struct truth_seq *s = &n->seq[b];
+        struct truth_values x = values_open(n, s);
+        truth_compute(s, &x);
+        for (int64_t i = 0; i < s->hq * s->nq * s->dv; i++)
+            s->out[i] = given(s->dtype, x.out[i]);
+        for (int64_t i = 0; i < s->hq * s->nq; i++)
+            s->lse[i] = given(element_computing(s->dtype), x.lse[i]);
+        values_close(&x);
+    }
+}
+
+/* Raises what is allowed of one kind to what one run of the plain loops asks for. */
+static void allow_part(struct judge *j, int64_t b, enum compare_what what,
+                       const long double *eager)
+{
+    struct judge_part *part = &j->part[what];
+    const int64_t n = values_per_head(&j->batch->seq[b], what);
+
+    for (int64_t h = 0; h < j->hq; h++) {
+        long double *x = &part->allowed[b * j->hq + h];
+        *x = fmaxl(*x, compare_allowed(what, j->dtype, part->truth + part->at[b] + h * n,
+                                       eager + h * n, n));
+    }
+}
 
 /* Raises what is allowed to what the plain loops in one order ask for. */
 static void allow(struct judge *j, int64_t b, int order)
 {
     const struct truth_seq *s = &j->batch->seq[b];
-    const int64_t rows = s->nq, width = s->nq * s->dv;
-    const long double *out = j->out + j->at_out[b], *lse = j->lse + j->at_lse[b];
-    struct truth_values eager = {test_alloc((size_t)(s->hq * width) * sizeof *eager.out),
-                                 test_alloc((size_t)(s->hq * rows) * sizeof *eager.lse)};
+    struct truth_values eager = values_open(j->batch, s);
 
     truth_eager_in_type(s, order, &eager);
-    for (int64_t h = 0; h < s->hq; h++) {
-        const int64_t o = h * width, l = h * rows;
-        long double *x = &j->allowed_out[b * j->hq + h], *y = &j->allowed_lse[b * j->hq + h];
-        *x = fmaxl(*x, compare_allowed(COMPARE_OUT, s->dtype, out + o, eager.out + o, width));
-        *y = fmaxl(*y, compare_allowed(COMPARE_LSE, s->dtype, lse + l, eager.lse + l, rows));
+    for (int what = 0; what < COMPARES; what++)
+        if (j->batch->wanted[what] && what != COMPARE_PROBS)
+            allow_part(j, b, (enum compare_what)what, values_of(&eager, (enum compare_what)what));
+    if (j->batch->wanted[COMPARE_PROBS]) {
+        for (int64_t n = 0; n < s->hq * s->nq * s->nk; n++)
+            if (eager.probs[n] != TRUTH_OPEN)
+                eager.probs[n] = element_round(s->dtype, (double)eager.probs[n]);
+        allow_part(j, b, COMPARE_PROBS, eager.probs);
     }
-    free(eager.out);
-    free(eager.lse);
+    values_close(&eager);
 }
 
 static void widen(struct judge *j, int64_t b)
@@ -37,81 +131,142 @@ static void widen(struct judge *j, int64_t b)
 
 void judge_widen(struct judge *j)
 {
-    for (int64_t b = 0; b < j->count; b++)
+    for (int64_t b = 0; b < j->count && !j->batch->backward; b++)
         widen(j, b);
+    while (j->batch->backward && j->order < j->orders)
+        judge_allow_gradients(j, j->order++);
+}
+
+/* Where the groups of values begin that have a budget each. */
+static void open_part(struct judge *j, enum compare_what what)
+{
+    struct judge_part *part = &j->part[what];
+    const struct truth_seq *seq = j->batch->seq;
+    const int64_t heads = j->count ? heads_of(&seq[0], what) : 0;
+
+    part->groups = heads ? j->count * heads : 1;
+    part->from = test_alloc((size_t)(part->groups + 1) * sizeof *part->from);
+    if (!heads)
+        part->from[1] = what == COMPARE_DBIAS ? j->batch->dbias_count : j->hq;
+    for (int64_t g = 0; heads && g < part->groups; g++) {
+        part->from[g + 1] = part->from[g] + values_per_head(&seq[g / heads], what);
+        part->at[g / heads + 1] = part->from[g + 1];
+    }
+    part->truth = test_alloc((size_t)part->from[part->groups] * sizeof *part->truth);
+    part->allowed = test_alloc((size_t)part->groups * sizeof *part->allowed);
+}
+
+/* The truth of a sequence, and what one order of the plain loops allows. */
+static void open_sequence(struct judge *j, int64_t b)
+{
+    const struct batch *n = j->batch;
+    struct truth_values x = values_open(n, &n->seq[b]);
+
+    truth_compute(&n->seq[b], &x);
+    for (int what = 0; what < COMPARES; what++) {
+        const struct judge_part *part = &j->part[what];
+        if (n->wanted[what])
+            memcpy(part->truth + part->at[b], values_of(&x, (enum compare_what)what),
+                   (size_t)(part->at[b + 1] - part->at[b]) * sizeof *part->truth);
+    }
+    values_close(&x);
+    j->wide[b] = j->orders < 2;
+    allow(j, b, 0);
 }
 
 void judge_open(struct judge *j, const struct batch *n, int orders)
 {
     *j = (struct judge){.batch = n, .count = n->count, .orders = orders};
-    for (int64_t b = 0; b < n->count; b++) {
-        const struct truth_seq *s = &n->seq[b];
-        j->hq = s->hq;
-        j->dv = s->dv;
-        j->dtype = s->dtype;
-        j->wide[b] = orders < 2;
-        j->at_out[b + 1] = j->at_out[b] + s->hq * s->nq * s->dv;
-        j->at_lse[b + 1] = j->at_lse[b] + s->hq * s->nq;
+    if (n->count > 0) {
+        j->hq = n->seq[0].hq;
+        j->dv = n->seq[0].dv;
+        j->dtype = n->seq[0].dtype;
     }
-    j->out = test_alloc((size_t)j->at_out[n->count] * sizeof *j->out);
-    j->lse = test_alloc((size_t)j->at_lse[n->count] * sizeof *j->lse);
-    j->allowed_out = test_alloc((size_t)(n->count * j->hq) * sizeof *j->allowed_out);
-    j->allowed_lse = test_alloc((size_t)(n->count * j->hq) * sizeof *j->allowed_lse);
-    for (int64_t b = 0; b < n->count; b++) {
-        truth_compute(&n->seq[b],
-                      &(struct truth_values){j->out + j->at_out[b], j->lse + j->at_lse[b]});
-        allow(j, b, 0);
+    for (int what = 0; what < COMPARES; what++)
+        if (n->wanted[what])
+            open_part(j, (enum compare_what)what);
+    for (int64_t b = 0; b < n->count && !n->backward; b++)
+        open_sequence(j, b);
+    if (n->backward) {
+        judge_gradients(j);
+        judge_allow_gradients(j, j->order++);
     }
 }
 
 void judge_close(struct judge *j)
 {
-    free(j->out);
-    free(j->lse);
-    free(j->allowed_out);
-    free(j->allowed_lse);
+    for (int what = 0; what < COMPARES; what++) {
+        free(j->part[what].from);
+        free(j->part[what].truth);
+        free(j->part[what].allowed);
+    }
     memset(j, 0, sizeof *j);
+}
+
+/* Tells a place among the values that a head has. */
+static void place_of(const struct truth_seq *s, enum compare_what what, int64_t index, char *text,
+                     size_t size)
+{
+    const bool by_key = what == COMPARE_DK || what == COMPARE_DV;
+    const bool matrix = what == COMPARE_PROBS || what == COMPARE_TILES;
+    const int64_t width = what == COMPARE_OUT || what == COMPARE_DV   ? s->dv
+                          : what == COMPARE_DQ || what == COMPARE_DK ? s->d
+                                                                     : s->nk;
+
+    if (what == COMPARE_SUMS || what == COMPARE_LSE)
+        snprintf(text, size, "%s %lld", what == COMPARE_LSE ? "query" : "key", (long long)index);
+    else
+        snprintf(text, size, "%s %lld, %s%lld", by_key ? "key" : "query",
+                 (long long)(index / width), matrix ? "key " : "", (long long)(index % width));
 }
 
 void judge_where(const struct judge *j, enum compare_what what, int64_t index, char *text,
                  size_t size)
 {
-    const int64_t *at = what == COMPARE_OUT ? j->at_out : j->at_lse;
-    const int64_t width = what == COMPARE_OUT ? j->dv : 1;
-    int64_t b = 0;
+    const struct judge_part *part = &j->part[what];
+    const int64_t heads = heads_of(&j->batch->seq[0], what);
+    char tail[64] = "";
+    int64_t g = 0;
 
-    while (b + 1 < j->count && index >= at[b + 1])
-        b++;
-    index -= at[b];
-    const int64_t row = index / width, nq = (at[b + 1] - at[b]) / (j->hq * width);
-    const int used = snprintf(text, size, "%s[sequence %lld, head %lld, query %lld",
-                              what == COMPARE_OUT ? "out" : "lse", (long long)b,
-                              (long long)(row / nq), (long long)(row % nq));
-    if (used < 0 || (size_t)used >= size)
+    while (index >= part->from[g + 1])
+        g++;
+    if (!heads) {
+        snprintf(text, size, "%s[%lld]", compare_names[what], (long long)index);
         return;
-    if (what == COMPARE_OUT)
-        snprintf(text + used, size - (size_t)used, ", %lld]", (long long)(index % width));
-    else
-        snprintf(text + used, size - (size_t)used, "]");
+    }
+    place_of(&j->batch->seq[g / heads], what, index - part->from[g], tail, sizeof tail);
+    snprintf(text, size, "%s[sequence %lld, head %lld, %s]", compare_names[what],
+             (long long)(g / heads), (long long)(g % heads), tail);
+}
+
+/* Allows more, for group g, if there is more to allow. */
+static bool widen_group(struct judge *j, int64_t g)
+{
+    if (j->batch->backward) {
+        if (j->order >= j->orders)
+            return false;
+        judge_allow_gradients(j, j->order++);
+        return true;
+    }
+    if (j->wide[g / j->hq])
+        return false;
+    widen(j, g / j->hq);
+    return true;
 }
 
 static bool judge_part(struct judge *j, enum compare_what what, const double *got, double *worst,
                        char *why, size_t size)
 {
-    const int64_t *at = what == COMPARE_OUT ? j->at_out : j->at_lse;
-    const long double *truth = what == COMPARE_OUT ? j->out : j->lse;
-    const long double *allowed = what == COMPARE_OUT ? j->allowed_out : j->allowed_lse;
+    const struct judge_part *part = &j->part[what];
     struct compare_fault f;
     char where[120];
 
-    for (int64_t n = 0; n < j->count * j->hq; n++) {
-        const int64_t b = n / j->hq, most = (at[b + 1] - at[b]) / j->hq;
-        const int64_t from = at[b] + n % j->hq * most;
-        if (compare_values(what, truth + from, allowed[n], got + from, most, worst, &f))
+    for (int64_t g = 0; g < part->groups; g++) {
+        const int64_t from = part->from[g], most = part->from[g + 1] - from;
+        if (compare_values(what, part->truth + from, part->allowed[g], got + from, most, worst, &f))
             continue;
-        if (!j->wide[b]) {
-            widen(j, b);
-            n--; /* once more */
+        if (widen_group(j, g)) {
+            g--; /* once more */
             continue;
         }
         judge_where(j, what, from + f.index, where, sizeof where);
@@ -124,6 +279,25 @@ static bool judge_part(struct judge *j, enum compare_what what, const double *go
 
 bool judge_result(struct judge *j, const struct result *r, double *worst, char *why, size_t size)
 {
-    return judge_part(j, COMPARE_OUT, r->out, worst, why, size) &&
-           (!r->lse || judge_part(j, COMPARE_LSE, r->lse, worst, why, size));
+    for (int what = 0; what < COMPARES; what++)
+        if (r->part[what] && j->batch->wanted[what] &&
+            !judge_part(j, (enum compare_what)what, r->part[what], worst, why, size))
+            return false;
+    return true;
+}
+
+enum compare_what judge_same(const struct judge *j, const struct result *a, const struct result *b,
+                             char *where, size_t size)
+{
+    for (int n = 0; n < COMPARES; n++) {
+        const enum compare_what what = (enum compare_what)n;
+        if (!a->part[n] || !b->part[n])
+            continue;
+        const int64_t at = compare_bits(a->part[n], b->part[n], a->count[n]);
+        if (at < 0)
+            continue;
+        judge_where(j, what, at, where, size);
+        return what;
+    }
+    return COMPARES;
 }

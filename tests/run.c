@@ -9,6 +9,7 @@
 
 #include "memory.h"
 #include "report.h"
+#include "tiles.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -63,11 +64,13 @@ static void guard_close(struct guarded *g)
     free(g->base);
 }
 
-/* One call's memory: a copy of every buffer, and the workspace. */
+/* One call's memory: a copy of every buffer, the workspace, and what probs_fn was told. */
 struct call {
     struct guarded copy[BUFFERS], workspace;
     bool has_workspace;
+    struct tiles tiles;
     attn_desc desc;
+    attn_pass pass;
 };
 
 static bool is_output(const struct buffer *b, int64_t n) { return b->role[n] == ROLE_OUTPUT; }
@@ -90,6 +93,12 @@ static void call_open(struct call *c, const struct problem *p)
                 memset(data[n] + (size_t)at * b->element, NAN_BYTE, b->element);
     }
     c->desc = problem_desc(p, data);
+    c->pass = p->backward ? ATTN_PASS_BACKWARD : ATTN_PASS_FORWARD;
+    if (p->has_tiles) {
+        tiles_open(&c->tiles, p);
+        c->desc.probs_fn = tiles_take;
+        c->desc.probs_user = &c->tiles;
+    }
 }
 
 static void call_close(struct call *c)
@@ -99,12 +108,13 @@ static void call_close(struct call *c)
             guard_close(&c->copy[n]);
     if (c->has_workspace)
         guard_close(&c->workspace);
+    tiles_close(&c->tiles);
 }
 
 static attn_status call_workspace(struct call *c, const struct target *t)
 {
     size_t bytes = 0;
-    const attn_status status = attn_workspace_size(t->context, &c->desc, ATTN_PASS_FORWARD, &bytes);
+    const attn_status status = attn_workspace_size(t->context, &c->desc, c->pass, &bytes);
 
     if (status != ATTN_OK)
         return status;
@@ -115,10 +125,6 @@ static attn_status call_workspace(struct call *c, const struct target *t)
     c->desc.workspace_bytes = bytes;
     return ATTN_OK;
 }
-
-static const char *const buffer_names[] = {
-    "q", "k", "v", "out", "lse", "key_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_q",
-    "seqused_k"};
 
 /* Guards, gaps and inputs are as they were. */
 static bool call_clean(const struct call *c, const struct problem *p, char *why, size_t size)
@@ -146,10 +152,9 @@ static bool call_clean(const struct call *c, const struct problem *p, char *why,
     return true;
 }
 
-/* Rows from..to of sequence b of an output belong to no query and hold x. */
-static bool rows_hold(const struct problem *p, const struct call *c, const struct tensor *t,
-                      const struct side *s, int64_t b, int64_t from, int64_t to, double x,
-                      char *why, size_t size)
+/* Rows from..to of sequence b of an output belong to no token that takes part and hold x. */
+static bool rows_hold(const struct call *c, const struct tensor *t, const struct side *s, int64_t b,
+                      int64_t from, int64_t to, double x, char *why, size_t size)
 {
     for (int64_t i = from; i < to; i++)
         for (int64_t h = 0; h < t->heads; h++)
@@ -158,59 +163,195 @@ static bool rows_hold(const struct problem *p, const struct call *c, const struc
                 const double got = element_get(t->dtype, c->copy[t->buffer].data, at);
                 if (got == x)
                     continue;
-                snprintf(why, size, "%s: row %lld of sequence %lld, head %lld, belongs to no query "
-                         "and holds %g, not %g", t == &p->lse ? "lse" : "out", (long long)i,
-                         (long long)b, (long long)h, got, x);
+                snprintf(why, size, "%s: row %lld of sequence %lld, head %lld, takes no part and "
+                         "holds %g, not %g", buffer_names[t->buffer], (long long)i, (long long)b,
+                         (long long)h, got, x);
                 return false;
             }
     return true;
 }
 
 static bool unused_hold(const struct problem *p, const struct call *c, const struct tensor *t,
-                        double x, char *why, size_t size)
+                        const struct side *side, double x, char *why, size_t size)
 {
-    const struct side *s = &p->query;
-    struct side all = *s;
+    const struct side s = side_unpaged(side);
+    struct side all = s;
 
     for (int64_t b = 0; b < p->batch; b++)
-        if (!rows_hold(p, c, t, s, b, s->used[b], s->room[b], x, why, size))
+        if (!rows_hold(c, t, &s, b, s.used[b], s.packed ? s.room[b] : s.seqlen, x, why, size))
             return false;
     all.start[0] = 0;
-    return !s->packed ||
-           rows_hold(p, c, t, &all, 0, s->start[p->batch], s->tokens, x, why, size);
+    return !s.packed || rows_hold(c, t, &all, 0, s.start[p->batch], s.tokens, x, why, size);
+}
+
+/* Probabilities past the lengths of a sequence are 0. */
+static bool probs_hold(const struct problem *p, const struct call *c, char *why, size_t size)
+{
+    const int64_t nq = side_span(&p->query, p->batch), nk = side_span(&p->key, p->batch);
+
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->hq; h++)
+            for (int64_t i = 0; i < nq; i++)
+                for (int64_t j = i < p->query.used[b] ? p->key.used[b] : 0; j < nk; j++) {
+                    const double got = element_get(p->probs.dtype, c->copy[BUFFER_PROBS].data,
+                                                   plane_at(&p->probs, b, h, i, j));
+                    if (got == 0)
+                        continue;
+                    snprintf(why, size, "probs: query %lld and key %lld of sequence %lld, head "
+                             "%lld, take no part, and it is %g", (long long)i, (long long)j,
+                             (long long)b, (long long)h, got);
+                    return false;
+                }
+    return true;
+}
+
+/* dbias past the lengths of every sequence that an element sums over is 0. */
+static bool dbias_holds(const struct problem *p, const struct call *c, char *why, size_t size)
+{
+    const struct buffer *buffer = &p->buffers[BUFFER_DBIAS];
+    bool *summed = test_alloc((size_t)buffer->count * sizeof *summed), good = true;
+
+    for (int64_t b = 0; b < p->batch; b++) {
+        const struct plane t = problem_dbias(p, b);
+        for (int64_t h = 0; h < p->hq; h++)
+            for (int64_t i = 0; i < p->query.used[b]; i++)
+                for (int64_t j = 0; j < p->key.used[b]; j++)
+                    summed[plane_at(&t, 0, h, i, j)] = true;
+    }
+    for (int64_t n = 0; n < buffer->count && good; n++) {
+        good = !is_output(buffer, n) || summed[n] ||
+               element_get(p->dbias.dtype, c->copy[BUFFER_DBIAS].data, n) == 0;
+        if (!good)
+            snprintf(why, size, "dbias: element %lld sums over nothing and is not 0", (long long)n);
+    }
+    free(summed);
+    return good;
+}
+
+static bool gradients_clean(const struct problem *p, const struct call *c, char *why, size_t size)
+{
+    return unused_hold(p, c, &p->grad_q, &p->query, 0, why, size) &&
+           unused_hold(p, c, &p->grad_k, &p->key, 0, why, size) &&
+           unused_hold(p, c, &p->grad_v, &p->key, 0, why, size) &&
+           (!p->has_dbias || dbias_holds(p, c, why, size));
+}
+
+static bool unused_clean(const struct problem *p, const struct call *c, char *why, size_t size)
+{
+    if (p->backward)
+        return gradients_clean(p, c, why, size);
+    if (!unused_hold(p, c, &p->out, &p->query, 0, why, size))
+        return false;
+    if (p->has_lse && !unused_hold(p, c, &p->lse, &p->query, -INFINITY, why, size))
+        return false;
+    if (p->has_sums && !unused_hold(p, c, &p->sums, &p->key, 0, why, size))
+        return false;
+    return !p->has_probs || probs_hold(p, c, why, size);
 }
 
 static double *collect(const struct problem *p, const struct call *c, const struct tensor *t,
-                       int64_t *count)
+                       const struct side *side, int64_t *count)
 {
-    const struct side *s = &p->query;
+    const struct side s = side_unpaged(side);
     int64_t rows = 0, n = 0;
 
     for (int64_t b = 0; b < p->batch; b++)
-        rows += s->used[b];
+        rows += s.used[b];
     *count = rows * t->heads * t->width;
     double *x = test_alloc((size_t)*count * sizeof *x);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < t->heads; h++)
-            for (int64_t i = 0; i < s->used[b]; i++)
+            for (int64_t i = 0; i < s.used[b]; i++)
                 for (int64_t w = 0; w < t->width; w++)
                     x[n++] = element_get(t->dtype, c->copy[t->buffer].data,
-                                         tensor_at(t, s, b, i, h) + w);
+                                         tensor_at(t, &s, b, i, h) + w);
     return x;
+}
+
+static double *collect_probs(const struct problem *p, const struct call *c, int64_t *count)
+{
+    int64_t n = 0;
+
+    *count = 0;
+    for (int64_t b = 0; b < p->batch; b++)
+        *count += p->hq * p->query.used[b] * p->key.used[b];
+    double *x = test_alloc((size_t)*count * sizeof *x);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->hq; h++)
+            for (int64_t i = 0; i < p->query.used[b]; i++)
+                for (int64_t j = 0; j < p->key.used[b]; j++)
+                    x[n++] = element_get(p->probs.dtype, c->copy[BUFFER_PROBS].data,
+                                         plane_at(&p->probs, b, h, i, j));
+    return x;
+}
+
+/* In the order of problem_dbias_dense(); 0 where an element has no place. */
+static double *collect_dbias(const struct problem *p, const struct call *c, int64_t *count)
+{
+    const struct plane dense = problem_dbias_dense(p, count);
+    double *x = test_alloc((size_t)*count * sizeof *x);
+
+    for (int64_t b = 0; b < p->batch; b++) {
+        const struct plane t = problem_dbias(p, b);
+        for (int64_t h = 0; h < p->hq; h++)
+            for (int64_t i = 0; i < p->query.used[b]; i++)
+                for (int64_t j = 0; j < p->key.used[b]; j++)
+                    x[plane_at(&dense, b, h, i, j)] = element_get(
+                        t.dtype, c->copy[BUFFER_DBIAS].data, plane_at(&t, 0, h, i, j));
+    }
+    return x;
+}
+
+static void collect_gradients(const struct problem *p, const struct call *c, struct result *r)
+{
+    r->part[COMPARE_DQ] = collect(p, c, &p->grad_q, &p->query, &r->count[COMPARE_DQ]);
+    r->part[COMPARE_DK] = collect(p, c, &p->grad_k, &p->key, &r->count[COMPARE_DK]);
+    r->part[COMPARE_DV] = collect(p, c, &p->grad_v, &p->key, &r->count[COMPARE_DV]);
+    if (p->has_dbias)
+        r->part[COMPARE_DBIAS] = collect_dbias(p, c, &r->count[COMPARE_DBIAS]);
+    if (!p->has_dsink)
+        return;
+    r->count[COMPARE_DSINK] = p->hq;
+    r->part[COMPARE_DSINK] = test_alloc((size_t)p->hq * sizeof(double));
+    for (int64_t h = 0; h < p->hq; h++)
+        r->part[COMPARE_DSINK][h] = element_get(p->dsink.dtype, c->copy[BUFFER_DSINK].data,
+                                                p->dsink.offset + h * p->dsink.head);
+}
+
+static void collect_all(const struct problem *p, struct call *c, struct result *r)
+{
+    if (p->backward) {
+        collect_gradients(p, c, r);
+        return;
+    }
+    r->part[COMPARE_OUT] = collect(p, c, &p->out, &p->query, &r->count[COMPARE_OUT]);
+    if (p->has_lse)
+        r->part[COMPARE_LSE] = collect(p, c, &p->lse, &p->query, &r->count[COMPARE_LSE]);
+    if (p->has_sums)
+        r->part[COMPARE_SUMS] = collect(p, c, &p->sums, &p->key, &r->count[COMPARE_SUMS]);
+    if (p->has_probs)
+        r->part[COMPARE_PROBS] = collect_probs(p, c, &r->count[COMPARE_PROBS]);
+    if (p->has_tiles) {
+        r->part[COMPARE_TILES] = c->tiles.x;
+        r->count[COMPARE_TILES] = c->tiles.at[p->batch];
+        c->tiles.x = NULL;
+    }
 }
 
 void result_free(struct result *r)
 {
-    free(r->out);
-    free(r->lse);
+    for (int n = 0; n < COMPARES; n++)
+        free(r->part[n]);
     memset(r, 0, sizeof *r);
 }
+
+forward_fn run_pass(const struct problem *p) { return p->backward ? attn_backward : attn_forward; }
 
 /* Whether the target says that it serves the call; notes the kernel that it names. */
 static enum run_answer ask(const struct call *c, struct target *t, char *why, size_t size)
 {
     attn_explanation e = attn_explanation_init();
-    const attn_status status = attn_explain(t->context, &c->desc, ATTN_PASS_FORWARD, &e);
+    const attn_status status = attn_explain(t->context, &c->desc, c->pass, &e);
 
     if (status != ATTN_OK) {
         snprintf(why, size, "attn_explain: %s, %s", attn_status_name(status),
@@ -249,11 +390,9 @@ static enum run_answer run_call(const struct problem *p, struct target *t, struc
         snprintf(why, size, "%s: %s", attn_status_name(status), attn_last_message(t->context));
         return RUN_BAD;
     }
-    if (!call_clean(c, p, why, size) || !unused_hold(p, c, &p->out, 0, why, size))
-        return RUN_BAD;
-    if (p->has_lse && !unused_hold(p, c, &p->lse, -INFINITY, why, size))
-        return RUN_BAD;
-    return RUN_OK;
+    const bool good = call_clean(c, p, why, size) && unused_clean(p, c, why, size) &&
+                      (!p->has_tiles || tiles_good(&c->tiles, why, size));
+    return good ? RUN_OK : RUN_BAD;
 }
 
 enum run_answer run_problem(const struct problem *p, struct target *t, forward_fn forward,
@@ -264,13 +403,16 @@ enum run_answer run_problem(const struct problem *p, struct target *t, forward_f
     memset(r, 0, sizeof *r);
     call_open(&c, p);
     const enum run_answer answer = run_call(p, t, &c, forward, why, why_size);
-    if (answer == RUN_OK) {
-        r->out = collect(p, &c, &p->out, &r->n_out);
-        if (p->has_lse)
-            r->lse = collect(p, &c, &p->lse, &r->n_lse);
-    }
+    if (answer == RUN_OK)
+        collect_all(p, &c, r);
     call_close(&c);
     return answer;
+}
+
+/* A backend says what it offers; every plain problem is the least that the tiled one does. */
+static bool may_refuse(const struct problem *p, const struct target *t)
+{
+    return t->backend != ATTN_BACKEND_CPU || p->has_probs;
 }
 
 bool run_or_report(const struct options *o, const struct problem *p, struct target *t,
@@ -279,7 +421,7 @@ bool run_or_report(const struct options *o, const struct problem *p, struct targ
     char why[LINE] = "", line[LINE], what[LINE];
     const enum run_answer answer = run_problem(p, t, forward, r, why, sizeof why);
 
-    if (answer == RUN_REFUSED && t->backend != ATTN_BACKEND_CPU) {
+    if (answer == RUN_REFUSED && may_refuse(p, t)) {
         report_skip("%s: %s", t->name, why);
     } else if (answer != RUN_OK) {
         problem_print(p, what, sizeof what);

@@ -3,6 +3,7 @@
 #ifndef TESTS_RUN_H
 #define TESTS_RUN_H
 
+#include "compare.h"
 #include "problem_image.h"
 #include "truth.h"
 
@@ -38,22 +39,27 @@ void targets_close(struct target *list, int count);
 /* The same on another number of threads; null where there is no memory. */
 attn_context *target_context(const struct target *t, int32_t threads);
 
-/* Outputs as doubles, sequence by sequence: out [hq][nq][dv], lse [hq][nq]; lse is null without. */
+/* Outputs as doubles, sequence by sequence: out [hq][nq][dv], lse [hq][nq], probs and tiles
+ * [hq][nq][nk], sums [hq][nk], dq [hq][nq][d], dk [hkv][nk][d], dv [hkv][nk][dv]; and of all of
+ * them dbias as problem_dbias_dense() has it, dsink [hq]. Null: not asked for. */
 struct result {
-    double *out, *lse;
-    int64_t n_out, n_lse;
+    double *part[COMPARES];
+    int64_t count[COMPARES];
 };
 void result_free(struct result *r);
 
 enum run_answer { RUN_OK, RUN_REFUSED, RUN_BAD };
 typedef attn_status (*forward_fn)(attn_context *context, const attn_desc *desc);
 
+/* The call of the problem's pass. */
+forward_fn run_pass(const struct problem *p);
+
 /*
  * Runs the problem in guarded memory, all outputs and the workspace full of NaN bytes, and looks at
- * everything but the values of queries: guards, gaps and inputs unchanged; rows of no query 0 and
- * -inf.
+ * everything but the values of tokens: guards, gaps and inputs unchanged; rows of no token 0 and
+ * -inf; tiles of probabilities inside their sequence, none over another.
  * RUN_REFUSED: this backend does not serve it. `why` gets a line unless RUN_OK. `forward` is
- * attn_forward or something around it.
+ * attn_forward, for backward problems attn_backward, or something around it.
  */
 enum run_answer run_problem(const struct problem *p, struct target *t, forward_fn forward,
                             struct result *r, char *why, size_t why_size);

@@ -96,8 +96,12 @@ static attn_status context_with(struct watch *w, attn_backend backend, int32_t t
  * --------------------------------------------------------------------------------------------- */
 
 enum { B = 3, S = 170, H = 4, D = 24, ALL = B * S * H * D };
-static float q[ALL], k[ALL], v[ALL], out[ALL], expected[ALL];
+static float q[ALL], k[ALL], v[ALL], dout[ALL], lse[B * S * H];
+static struct results {
+    float out[ALL], dq[ALL], dk[ALL], dv[ALL];
+} results, expected;
 static const char *name;
+static attn_pass pass; /* of the calls; the backward pass starts from what the forward pass gave */
 
 static attn_desc call_desc(void)
 {
@@ -109,7 +113,12 @@ static attn_desc call_desc(void)
     d.q.data = q;
     d.k.data = k;
     d.v.data = v;
-    d.out.data = out;
+    d.out.data = results.out;
+    d.lse.data = lse;
+    d.dout.data = dout;
+    d.dq.data = results.dq;
+    d.dk.data = results.dk;
+    d.dv.data = results.dv;
     d.causal = 1;
     d.align = ATTN_TOP_LEFT;
     return d;
@@ -121,8 +130,22 @@ static void fill_inputs(void)
         q[n] = (float)(n * 7 % 31 - 15) / 16;
         k[n] = (float)(n * 11 % 29 - 14) / 16;
         v[n] = (float)(n * 5 % 37 - 18) / 16;
+        dout[n] = (float)(n * 13 % 23 - 11) / 16;
     }
 }
+
+static attn_status compute(attn_context *c, const attn_desc *d)
+{
+    struct results *const r = &results;
+    if (pass == ATTN_PASS_FORWARD) {
+        memset(r->out, 0xa5, sizeof r->out);
+        return attn_forward(c, d);
+    }
+    memset(r->dq, 0xa5, sizeof *r - sizeof r->out);
+    return attn_backward(c, d);
+}
+
+static bool as_expected(void) { return memcmp(&results, &expected, sizeof results) == 0; }
 
 static void expect_clean(const struct watch *w, const char *when)
 {
@@ -150,14 +173,14 @@ static void test_failures(attn_backend backend)
         EXPECT(!failed || (!c && attn_last_message(NULL)[0]), "%s, allocation %lld: a context",
                name, (long long)n);
         if (c) {
-            s = attn_forward(c, &d);
+            s = compute(c, &d);
             failed = w.calls >= n;
             EXPECT(s == (failed ? ATTN_NO_MEMORY : ATTN_OK), "%s, allocation %lld: %s", name,
                    (long long)n, attn_status_name(s));
             EXPECT(!failed || attn_last_message(c)[0], "%s, allocation %lld: no message", name,
                    (long long)n);
             w.fail_at = 0;
-            EXPECT(attn_forward(c, &d) == ATTN_OK && memcmp(out, expected, sizeof out) == 0,
+            EXPECT(compute(c, &d) == ATTN_OK && as_expected(),
                    "%s, allocation %lld: the next call: %s", name, (long long)n,
                    attn_last_message(c));
         }
@@ -179,10 +202,10 @@ static void test_contents(attn_backend backend)
         if (context_with(&w, backend, 2, &c) != ATTN_OK)
             continue;
         const size_t before = w.now;
-        EXPECT(attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &told) == ATTN_OK && w.now == before,
+        EXPECT(attn_workspace_size(c, &d, pass, &told) == ATTN_OK && w.now == before,
                "%s: workspace_size: %s", name, attn_last_message(c));
         w.most = w.now;
-        EXPECT(attn_forward(c, &d) == ATTN_OK && memcmp(out, expected, sizeof out) == 0,
+        EXPECT(compute(c, &d) == ATTN_OK && as_expected(),
                "%s, workspace of bytes %#x: %s", name, fills[n], attn_last_message(c));
         EXPECT(w.most - before == told, "%s: took %zu bytes, told %zu", name, w.most - before,
                told);
@@ -191,8 +214,8 @@ static void test_contents(attn_backend backend)
     }
 }
 
-/* Once its threads and the BLAS stand, a call takes no memory but the workspace (as long as the
- * products are too small for threads of the BLAS' own). */
+/* Once its threads stand, a call takes no memory but the workspace. (Products here are too small for
+ * threads of the BLAS' own.) */
 static void test_hidden(attn_backend backend)
 {
     attn_desc d = call_desc();
@@ -205,14 +228,14 @@ static void test_hidden(attn_backend backend)
     }
     if (context_with(&w, backend, 2, &c) != ATTN_OK)
         return;
-    attn_forward(c, &d);
+    compute(c, &d);
     size_t bytes = 0;
     attn_desc own = d;
-    attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+    attn_workspace_size(c, &d, pass, &bytes);
     own.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
     own.workspace_bytes = bytes;
     const int64_t before = alloc_count(), calls = w.calls;
-    const attn_status s = attn_forward(c, &own);
+    const attn_status s = compute(c, &own);
     const int64_t taken = alloc_count() - before;
     EXPECT(s == ATTN_OK && taken == 0, "%s: %lld allocations behind the allocator's back", name,
            (long long)taken);
@@ -232,13 +255,13 @@ static void test_tiny(attn_backend backend)
     if (context_with(&w, backend, 2, &c) != ATTN_OK)
         return;
     const int64_t calls = w.calls;
-    EXPECT(attn_forward(c, &d) == ATTN_OK && w.calls == calls, "%s: 12 tokens: %lld allocations",
+    EXPECT(compute(c, &d) == ATTN_OK && w.calls == calls, "%s: 12 tokens: %lld allocations",
            name, (long long)(w.calls - calls));
     attn_context_destroy(c);
     expect_clean(&w, "a tiny problem");
 }
 
-static void test_backend(attn_backend backend)
+static void test_pass(attn_backend backend)
 {
     const attn_desc d = call_desc();
     struct watch w = {0};
@@ -247,6 +270,8 @@ static void test_backend(attn_backend backend)
     attn_status s = context_with(&w, backend, 2, &c);
     if (s == ATTN_OK)
         s = attn_forward(c, &d);
+    if (s == ATTN_OK)
+        s = compute(c, &d);
     if (s == ATTN_NO_BACKEND)
         report_skip("backend %s: not built in", name);
     else
@@ -254,11 +279,18 @@ static void test_backend(attn_backend backend)
     attn_context_destroy(c);
     if (s != ATTN_OK)
         return;
-    memcpy(expected, out, sizeof out);
+    expected = results;
     test_failures(backend);
     test_contents(backend);
     test_hidden(backend);
-    test_tiny(backend);
+    if (pass == ATTN_PASS_FORWARD)
+        test_tiny(backend);
+}
+
+static void test_backend(attn_backend backend)
+{
+    for (pass = ATTN_PASS_FORWARD; pass <= ATTN_PASS_BACKWARD; pass++)
+        test_pass(backend);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -281,6 +313,17 @@ static attn_desc long_desc(int64_t queries, float *memory)
     return d;
 }
 
+static attn_desc long_gradients(int64_t queries, float *memory)
+{
+    attn_desc d = long_desc(queries, memory);
+    d.dout.data = memory + 4 * LONG * LONG_D;
+    d.dq.data = memory + 5 * LONG * LONG_D;
+    d.dk.data = memory + 6 * LONG * LONG_D;
+    d.dv.data = memory + 7 * LONG * LONG_D;
+    d.lse.data = memory + 8 * LONG * LONG_D;
+    return d;
+}
+
 static void test_long_cpu(float *memory, int64_t queries)
 {
     for (int32_t threads = 1; threads <= 64; threads *= 4) {
@@ -295,6 +338,29 @@ static void test_long_cpu(float *memory, int64_t queries)
         if (threads <= 4)
             EXPECT(attn_forward(c, &d) == ATTN_OK, "cpu, %lld queries, %d keys, %d threads: %s",
                    (long long)queries, LONG, (int)threads, attn_last_message(c));
+        attn_context_destroy(c);
+    }
+}
+
+/* Gradients take the same for every token, and with more threads only a little more. */
+static void test_long_gradients(float *memory)
+{
+    for (int32_t threads = 1; threads <= 64; threads *= 4) {
+        const attn_desc whole = long_gradients(LONG, memory), d = long_gradients(64, memory);
+        attn_desc half = whole;
+        struct watch w = {.limit = 8 * MEBI};
+        attn_context *c = NULL;
+        size_t bytes = 0, of_half = 0;
+        half.query.seqlen = half.key.seqlen = LONG / 2;
+        context_with(&w, ATTN_BACKEND_CPU, threads, &c);
+        EXPECT(attn_workspace_size(c, &whole, ATTN_PASS_BACKWARD, &bytes) == ATTN_OK &&
+                   attn_workspace_size(c, &half, ATTN_PASS_BACKWARD, &of_half) == ATTN_OK &&
+                   bytes < 160 * MEBI && bytes <= 2 * of_half && of_half < bytes,
+               "cpu, gradients of %d tokens, %d threads: %zu bytes, of half of them %zu", LONG,
+               (int)threads, bytes, of_half);
+        if (threads <= 4)
+            EXPECT(attn_backward(c, &d) == ATTN_OK, "cpu, gradients, %d keys, %d threads: %s", LONG,
+                   (int)threads, attn_last_message(c));
         attn_context_destroy(c);
     }
 }
@@ -318,16 +384,52 @@ static void test_long_eager(float *memory)
     attn_context_destroy(c);
 }
 
+static void no_tile(void *user, int64_t b, int64_t h, int64_t i0, int64_t ni, int64_t j0,
+                    int64_t nj, const void *tile, int64_t row_stride)
+{
+    (void)user, (void)b, (void)h, (void)i0, (void)ni, (void)j0, (void)nj, (void)tile;
+    (void)row_stride;
+}
+
+/* A tile of probabilities of each head is larger than any memory: told as it is, or refused. */
+static void test_huge_group(attn_dtype type)
+{
+    enum { TILE_KEYS = 128 };
+    struct watch w = {.limit = MEBI};
+    attn_context *c = NULL;
+    context_with(&w, ATTN_BACKEND_CPU, 1, &c);
+    for (int power = 30; power < 60; power++) {
+        attn_desc d = long_desc(9, NULL);
+        size_t bytes = 0;
+        d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = type;
+        d.heads_q = INT64_C(1) << power;
+        d.heads_kv = 1;
+        d.head_dim = 1;
+        d.query.seqlen = d.key.seqlen = 1;
+        d.probs_fn = no_tile;
+        const attn_status s = attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+        EXPECT(s == ATTN_UNSUPPORTED ? attn_last_message(c)[0] != 0
+                                     : s == ATTN_OK && bytes < PTRDIFF_MAX &&
+                                           bytes / (TILE_KEYS * sizeof(float)) >= (size_t)d.heads_q,
+               "2^%d heads in a group: %s, %zu bytes", power, attn_status_name(s), bytes);
+        EXPECT(power < 55 || s == ATTN_UNSUPPORTED, "2^%d heads in a group: not refused", power);
+    }
+    attn_context_destroy(c);
+}
+
 int main(int argc, char **argv)
 {
     const bool lengthy = argc > 1 && strcmp(argv[1], "--long") == 0;
-    float *memory = test_alloc((size_t)4 * LONG * LONG_D * sizeof *memory);
+    float *memory = test_alloc(((size_t)8 * LONG_D + 1) * LONG * sizeof *memory);
     report_begin("alloc");
     fill_inputs();
     test_backend(ATTN_BACKEND_CPU);
     test_backend(ATTN_BACKEND_EAGER);
     test_long_cpu(memory, lengthy ? LONG : 64);
+    test_long_gradients(memory);
     test_long_eager(memory);
+    test_huge_group(ATTN_F32);
+    test_huge_group(ATTN_F64);
     free(memory);
     return report_end();
 }

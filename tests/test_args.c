@@ -55,10 +55,17 @@ static void expect_untouched(const char *name, const char *what)
  * Wrong for any backend
  * --------------------------------------------------------------------------------------------- */
 
-static void wrong_call(const struct wrong *w, attn_context *c, const char *backend)
+static attn_desc wrong_desc(const struct wrong *w, attn_pass pass)
 {
-    const attn_desc d = changed(w->base, w->changes);
-    const attn_status status = attn_forward(c, &d);
+    attn_desc d = pass == ATTN_PASS_FORWARD ? sound_desc(w->base) : sound_backward(w->base);
+    change_desc(&d, w->changes);
+    return d;
+}
+
+static void wrong_call(const struct wrong *w, attn_pass pass, attn_context *c, const char *backend)
+{
+    const attn_desc d = wrong_desc(w, pass);
+    const attn_status status = compute(c, &d, pass);
     const char *message = attn_last_message(c);
     expect_status(w->name, backend, c, status, w->status);
     if (status == w->status) {
@@ -70,22 +77,39 @@ static void wrong_call(const struct wrong *w, attn_context *c, const char *backe
     expect_untouched(w->name, backend);
 }
 
-static void wrong_question(const struct wrong *w, attn_context *c)
+static void wrong_question(const struct wrong *w, attn_pass pass, attn_context *c)
 {
-    const attn_desc d = changed(w->base, w->changes);
+    const attn_desc d = wrong_desc(w, pass);
     const attn_status want = w->tensors ? ATTN_OK : w->status;
     attn_explanation e = attn_explanation_init();
     attn_explanation blank = e;
     size_t bytes = 12345;
-    expect_status(w->name, "explain", c, attn_explain(c, &d, ATTN_PASS_FORWARD, &e), want);
+    expect_status(w->name, "explain", c, attn_explain(c, &d, pass, &e), want);
     EXPECT(want == ATTN_OK || memcmp(&e, &blank, sizeof e) == 0, "%s: explain wrote something",
            w->name);
     /* Some tensor tests use a feature that no backend has: then there is no size either. */
-    const attn_status got = attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+    const attn_status got = attn_workspace_size(c, &d, pass, &bytes);
     if (want != ATTN_OK || got != ATTN_UNSUPPORTED)
         expect_status(w->name, "workspace_size", c, got, want);
     EXPECT(got == ATTN_OK || bytes == 12345, "%s: workspace_size wrote something", w->name);
     expect_untouched(w->name, "a question");
+}
+
+static void test_wrongs(attn_context *c, bool questions, const char *backend)
+{
+    const struct {
+        const struct wrong *list;
+        int count;
+        attn_pass pass;
+    } tables[] = {{wrongs, wrongs_count, ATTN_PASS_FORWARD},
+                  {feature_wrongs, feature_wrongs_count, ATTN_PASS_FORWARD},
+                  {backward_wrongs, backward_wrongs_count, ATTN_PASS_BACKWARD}};
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (int n = 0; n < tables[t].count; n++) {
+            wrong_call(&tables[t].list[n], tables[t].pass, c, backend);
+            if (questions)
+                wrong_question(&tables[t].list[n], tables[t].pass, c);
+        }
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -173,10 +197,7 @@ static void test_backend(attn_backend backend)
         return;
     }
     attn_context *c = context_of(backend);
-    for (int n = 0; n < wrongs_count; n++) {
-        wrong_call(&wrongs[n], c, attn_backend_name(backend));
-        wrong_question(&wrongs[n], c);
-    }
+    test_wrongs(c, true, attn_backend_name(backend));
     for (int n = 0; n < uses_count; n++) {
         use_call(&uses[n], c, backend);
         use_question(&uses[n], c, backend);
@@ -190,14 +211,15 @@ int main(void)
     unsetenv("ATTN_BACKEND");
     buffers_fill();
     before = buf;
-    for (int n = 0; n < wrongs_count; n++)
-        wrong_call(&wrongs[n], NULL, "null context");
+    test_wrongs(NULL, false, "null context");
     test_backend(ATTN_BACKEND_AUTO);
     test_backend(ATTN_BACKEND_CPU);
     test_backend(ATTN_BACKEND_EAGER);
     test_contexts();
     test_calls();
     test_slices();
+    test_keep();
+    test_gradients();
     test_forms();
     return report_end();
 }

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Batch helpers against plain loops on random masks, there and back, and wrong arguments. */
+/*
+ * Batch helpers against plain loops on random masks, there and back, their gradients, threads, and
+ * wrong arguments.
+ */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attn/attn.h"
+#include "element.h"
 #include "expect.h"
 #include "memory.h"
 #include "rng.h"
@@ -195,6 +200,171 @@ static void test_positions(const struct batch *x, struct rng *r, int64_t seed)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Gradients
+ * --------------------------------------------------------------------------------------------- */
+
+static double *draw_numbers(struct rng *r, int64_t n)
+{
+    double *x = test_alloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = rng_normal(r);
+    return x;
+}
+
+/* In order; *size the sum of the sizes of the terms. */
+static double dot(const double *a, const double *b, int64_t n, double *size)
+{
+    double sum = 0;
+    *size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += a[i] * b[i];
+        *size += fabs(a[i] * b[i]);
+    }
+    return sum;
+}
+
+/* <dy, f(x)> = <f'(dy), x>. What only copies keeps the bits: the one sum has the other's terms in
+ * the other's order, and zeros. */
+static void test_unpad_pad_gradients(const struct batch *x, struct rng *r, int64_t seed)
+{
+    const int64_t rows = x->b * x->s, all = rows * x->width, kept = x->total * x->width;
+    double *padded = draw_numbers(r, all), *packed = draw_numbers(r, kept), size;
+    double *unpadded = test_alloc((size_t)all * 8), *filled = test_alloc((size_t)all * 8);
+    double *gathered = test_alloc((size_t)kept * 8);
+    attn_packing packing = {0};
+    const bool made =
+        attn_unpad(NULL, ATTN_F64, x->b, x->s, x->width, padded, x->mask, unpadded, &packing) ==
+            ATTN_OK &&
+        attn_pad(NULL, ATTN_F64, rows, x->width, packed, x->indices, x->total, filled) == ATTN_OK &&
+        attn_gather(NULL, ATTN_F64, rows, x->width, padded, x->indices, x->total, gathered) ==
+            ATTN_OK;
+    const double one = dot(packed, unpadded, kept, &size), other = dot(filled, padded, all, &size);
+    EXPECT(made && one == other && memcmp(unpadded, gathered, (size_t)kept * 8) == 0,
+           "case %lld: unpad and pad as gradients: %g, %g: %s", (long long)seed, one, other,
+           attn_last_message(NULL));
+    free(padded);
+    free(packed);
+    free(unpadded);
+    free(filled);
+    free(gathered);
+}
+
+/* A random gather of rows, and what its gradient has to be. */
+struct gathering {
+    attn_dtype dtype;
+    int64_t rows, width, count, *indices;
+    size_t row; /* bytes */
+    unsigned char *dout, *want;
+};
+
+/* The sum that belongs to an element of dx, by the definition. */
+static double plain_sum(const struct gathering *g, int64_t row, int64_t c)
+{
+    double sum = 0;
+    for (int64_t n = 0; n < g->count; n++)
+        if (g->indices[n] == row) {
+            sum += element_get(g->dtype, g->dout, n * g->width + c);
+            sum = element_round(element_computing(g->dtype), sum);
+        }
+    return sum;
+}
+
+/* few: more than half of the indices name one of three rows. */
+static struct gathering draw_gathering(struct rng *r, attn_dtype dtype, int64_t rows,
+                                       int64_t width, int64_t count, bool few)
+{
+    struct gathering g = {.dtype = dtype, .rows = rows, .width = width, .count = count,
+                          .row = (size_t)width * element_size(dtype)};
+    g.indices = test_alloc((size_t)count * sizeof *g.indices);
+    g.dout = test_alloc((size_t)count * g.row);
+    g.want = test_alloc((size_t)rows * g.row);
+    for (int64_t n = 0; n < count; n++)
+        g.indices[n] = rng_below(r, few && rows > 3 && rng_chance(r, 60) ? 3 : rows);
+    for (int64_t n = 0; n < count * width; n++)
+        element_set(dtype, g.dout, n, rng_normal(r));
+    for (int64_t n = 0; n < rows * width; n++)
+        element_set(dtype, g.want, n, plain_sum(&g, n / width, n % width));
+    return g;
+}
+
+static void free_gathering(struct gathering *g)
+{
+    free(g->indices);
+    free(g->dout);
+    free(g->want);
+}
+
+/* dx: of rows and a guard of one byte. NaN before, and whole afterwards. */
+static bool gradient_is(const struct gathering *g, attn_context *context, unsigned char *dx)
+{
+    const size_t bytes = (size_t)g->rows * g->row;
+    memset(dx, 0xff, bytes);
+    dx[bytes] = 99;
+    return attn_gather_backward(context, g->dtype, g->rows, g->width, g->dout, g->indices,
+                                g->count, dx) == ATTN_OK &&
+           memcmp(dx, g->want, bytes) == 0 && dx[bytes] == 99;
+}
+
+static void test_gather_gradient(const struct batch *x, struct rng *r, int64_t seed)
+{
+    const int64_t rows = x->b * x->s, count = rows && rng_chance(r, 90) ? rng_below(r, 60) : 0;
+    const attn_dtype dtype = x->dtype == ATTN_BOOL ? ATTN_F64 : x->dtype;
+    struct gathering g = draw_gathering(r, dtype, rows, x->width, count, rng_chance(r, 60));
+    unsigned char *dx = test_alloc((size_t)rows * g.row + 1);
+    EXPECT(gradient_is(&g, NULL, dx), "case %lld: gather_backward, %s: %s", (long long)seed,
+           element_name(dtype), attn_last_message(NULL));
+    if (dtype == ATTN_F64) {
+        double *from = draw_numbers(r, rows * x->width), size, size_x;
+        double *out = test_alloc((size_t)count * g.row);
+        attn_gather(NULL, dtype, rows, x->width, from, g.indices, count, out);
+        const double one = dot((double *)g.dout, out, count * x->width, &size);
+        const double other = dot((double *)dx, from, rows * x->width, &size_x);
+        EXPECT(fabs(one - other) <= 1e-12 * size, "case %lld: gather's gradient: %.17g, %.17g",
+               (long long)seed, one, other);
+        free(from);
+        free(out);
+    }
+    free(dx);
+    free_gathering(&g);
+}
+
+/* The same bits on any number of threads, most of the work being that of three rows. */
+static void test_gather_threads(void)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
+    static const int32_t counts[] = {1, 2, 3, 7};
+    enum { GATHERED = 3000, TABLE = 40, WIDE = 300 };
+    struct rng r = rng_seeded(5);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        struct gathering g = draw_gathering(&r, types[t], TABLE, WIDE, GATHERED, true);
+        unsigned char *dx = test_alloc(TABLE * g.row + 1);
+        for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
+            attn_options o = attn_options_init();
+            attn_context *context = NULL;
+            o.threads = counts[n];
+            EXPECT(attn_context_create(&context, &o) == ATTN_OK && gradient_is(&g, context, dx),
+                   "gather_backward, %s: differs on %d threads: %s", element_name(types[t]),
+                   (int)counts[n], attn_last_message(context));
+            attn_context_destroy(context);
+        }
+        free(dx);
+        free_gathering(&g);
+    }
+}
+
+/* NaN in a row of dout stays with the row that it came from. */
+static void test_gather_nan(void)
+{
+    static const int64_t indices[] = {2, 0, 2};
+    const float dout[3][2] = {{1, 2}, {3, NAN}, {5, 6}};
+    float dx[4][2];
+    EXPECT(attn_gather_backward(NULL, ATTN_F32, 4, 2, dout, indices, 3, dx) == ATTN_OK &&
+               dx[0][0] == 3 && isnan(dx[0][1]) && dx[1][0] == 0 && dx[1][1] == 0 &&
+               dx[2][0] == 6 && dx[2][1] == 8 && dx[3][0] == 0 && dx[3][1] == 0,
+           "gather_backward: NaN in a row of dout: %s", attn_last_message(NULL));
+}
+
+/* ------------------------------------------------------------------------------------------------
  * Wrong arguments
  * --------------------------------------------------------------------------------------------- */
 
@@ -276,6 +446,58 @@ static void test_wrong_rows(const void *before)
     WRONG(attn_gather(NULL, ATTN_F32, 8, 2, w.x, w.indices, 4, NULL), ATTN_INVALID_NULL);
 }
 
+static void test_wrong_gradients(const void *before)
+{
+    const int64_t *const i = w.indices;
+    WRONG(attn_gather_backward(NULL, ATTN_BOOL, 8, 2, w.x, i, 4, w.packed), ATTN_INVALID_DTYPE);
+    WRONG(attn_gather_backward(NULL, (attn_dtype)9, 8, 2, w.x, i, 4, w.packed), ATTN_INVALID_ENUM);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, w.outside, 4, w.packed),
+          ATTN_INVALID_INDEX);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, -8, 2, w.x, i, 4, w.packed), ATTN_INVALID_SHAPE);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, -2, w.x, i, 4, w.packed), ATTN_INVALID_SHAPE);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, i, -4, w.packed), ATTN_INVALID_SHAPE);
+    WRONG(attn_gather_backward(NULL, ATTN_F16, INT64_MAX / 4, 1, w.x, i, 4, w.packed),
+          ATTN_INVALID_OVERFLOW);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.packed, i, 4, w.packed),
+          ATTN_INVALID_OVERLAP);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, i, 4, w.indices), ATTN_INVALID_OVERLAP);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, NULL, 4, w.packed), ATTN_INVALID_NULL);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, NULL, i, 4, w.packed), ATTN_INVALID_NULL);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, i, 0, NULL), ATTN_INVALID_NULL);
+}
+
+/* An allocator with room for a context. */
+static void *no_room(void *user, size_t bytes, size_t align)
+{
+    (void)align;
+    *(size_t *)user = bytes;
+    return bytes < 2048 ? test_alloc(bytes) : NULL;
+}
+
+static void take_back(void *user, void *data, size_t bytes)
+{
+    (void)user, (void)bytes;
+    free(data);
+}
+
+/* The sort's memory, which is not there. */
+static void test_no_memory(const void *before)
+{
+    enum { FAR = 1000 };
+    static float dx[FAR];
+    size_t asked = 0;
+    attn_options o = attn_options_init();
+    attn_context *context = NULL;
+    o.allocator = (attn_allocator){no_room, take_back, &asked};
+    EXPECT(attn_context_create(&context, &o) == ATTN_OK, "a context with an allocator");
+    const attn_status got =
+        attn_gather_backward(context, ATTN_F32, FAR, 1, w.x, w.indices, 8, dx);
+    EXPECT(got == ATTN_NO_MEMORY && attn_last_message(context)[0] && asked == 8 * (FAR + 8 + 1),
+           "gather_backward without memory: %s, %zu bytes", attn_status_name(got), asked);
+    EXPECT(memcmp(&w, before, sizeof w) == 0, "gather_backward without memory wrote something");
+    attn_context_destroy(context);
+}
+
 static void test_wrong_positions(const void *before)
 {
     WRONG(attn_position_ids(NULL, -1, w.cu, NULL, w.positions), ATTN_INVALID_SHAPE);
@@ -295,13 +517,19 @@ int main(void)
         test_from_lengths(&x, seed);
         test_there_and_back(&x, &r, seed);
         test_gather(&x, &r, seed);
+        test_unpad_pad_gradients(&x, &r, seed);
+        test_gather_gradient(&x, &r, seed);
         test_positions(&x, &r, seed);
     }
+    test_gather_threads();
+    test_gather_nan();
     wrong_begin();
     void *before = test_alloc(sizeof w);
     memcpy(before, &w, sizeof w);
     test_wrong_packings(before);
     test_wrong_rows(before);
+    test_wrong_gradients(before);
+    test_no_memory(before);
     test_wrong_positions(before);
     free(before);
     return report_end();

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* feenableexcept */
 #endif
 #include <fenv.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,9 @@
 
 #include "compare.h"
 #include "gen.h"
+#include "memory.h"
 #include "report.h"
+#include "rng.h"
 #include "run.h"
 
 enum { LINE = 1200 };
@@ -98,11 +101,12 @@ static const struct mode {
 enum { MODES = sizeof modes / sizeof *modes };
 
 static bool (*now_set)(void);
+static forward_fn now_call;
 static bool now_offered, now_kept;
 static char now_line[LINE]; /* the running check, for the signal handler */
 
-/* attn_forward in the environment of now_set(). */
-static attn_status forward_in(attn_context *context, const attn_desc *desc)
+/* The call in the environment of now_set(). */
+static attn_status call_in(attn_context *context, const attn_desc *desc)
 {
     fenv_t own;
 
@@ -111,7 +115,7 @@ static attn_status forward_in(attn_context *context, const attn_desc *desc)
     feclearexcept(FE_ALL_EXCEPT);
     now_offered = now_set();
     const struct state before = state_now();
-    const attn_status status = attn_forward(context, desc);
+    const attn_status status = now_call(context, desc);
     const struct state after = state_now();
     fesetenv(&own);
     now_kept = state_same(&before, &after);
@@ -132,9 +136,12 @@ static void report_result(const struct problem *p, const struct result *want,
                           const struct result *got)
 {
     char text[LINE];
+    bool same = true;
 
-    if (compare_bits(want->out, got->out, want->n_out) < 0 &&
-        (!want->lse || compare_bits(want->lse, got->lse, want->n_lse) < 0)) {
+    for (int n = 0; n < COMPARES; n++)
+        same = same && (!want->part[n] ||
+                        compare_bits(want->part[n], got->part[n], want->count[n]) < 0);
+    if (same) {
         report_pass();
         return;
     }
@@ -145,22 +152,23 @@ static void report_result(const struct problem *p, const struct result *want,
 /* Odd environments first: threads that the library starts in them may inherit them. */
 static void check(const struct options *o, const struct problem *p, struct target *t)
 {
-    struct result got[MODES] = {{0}}, want = {0};
+    struct result got[MODES], want;
     char line[LINE / 2];
     bool ran[MODES] = {false};
 
     run_line(o, p, t, line, sizeof line);
+    now_call = run_pass(p);
     for (int n = 0; n < MODES; n++) {
         now_set = modes[n].set;
         snprintf(now_line, sizeof now_line, "FAIL %s, %s:", line, modes[n].name);
         now_offered = true;
-        ran[n] = run_or_report(o, p, t, forward_in, &got[n]) && now_offered;
+        ran[n] = run_or_report(o, p, t, call_in, &got[n]) && now_offered;
         if (!now_offered)
             report_skip("%s: not on this machine", modes[n].name);
         else if (ran[n] && !now_kept)
             report_fail("%s, %s: the environment was changed", line, modes[n].name);
     }
-    if (run_or_report(o, p, t, attn_forward, &want))
+    if (run_or_report(o, p, t, now_call, &want))
         for (int n = 0; n < MODES; n++) {
             snprintf(now_line, sizeof now_line, "%s, %s", line, modes[n].name);
             if (ran[n] && t->exact)
@@ -171,9 +179,125 @@ static void check(const struct options *o, const struct problem *p, struct targe
     result_free(&want);
 }
 
+static void check_all(const struct options *o, struct problem *p, struct target *targets, int count)
+{
+    for (int t = 0; t < count; t++)
+        check(o, p, &targets[t]);
+    problem_free(p);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The calls around attention
+ * --------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 700, HEADS = 6, SIZE = 80, ELEMENTS = TOKENS * HEADS * SIZE };
+
+struct blocks {
+    float x[ELEMENTS], turned[ELEMENTS], cache[ELEMENTS], merged[ELEMENTS];
+    float lse[2][TOKENS * HEADS], merged_lse[TOKENS * HEADS];
+};
+
+/* Rotary, append and merge on numbers that raise every exception there is. */
+static bool run_blocks(attn_context *context, struct blocks *b)
+{
+    attn_rotary_desc r = attn_rotary_desc_init();
+    r.batch = 1;
+    r.heads = HEADS;
+    r.head_dim = SIZE;
+    r.tokens.seqlen = TOKENS;
+    r.x.data = b->x;
+    r.out.data = b->turned;
+
+    static const int32_t none;
+    attn_append_desc a = attn_append_desc_init();
+    a.batch = 1;
+    a.heads_kv = HEADS;
+    a.head_dim = SIZE;
+    a.tokens.seqlen = a.cache.seqlen = TOKENS;
+    a.cache.seqused.data = &none;
+    a.k.data = b->x;
+    a.k_cache.data = b->cache;
+    a.rotary = 1;
+    a.rotation.base = 500000;
+
+    const attn_input outs[2] = {{.data = b->x}, {.data = b->turned}};
+    const attn_input lses[2] = {{.data = b->lse[0]}, {.data = b->lse[1]}};
+    attn_merge_desc m = attn_merge_desc_init();
+    m.batch = 1;
+    m.seqlen = TOKENS;
+    m.heads = HEADS;
+    m.head_dim = SIZE;
+    m.parts = 2;
+    m.part_out = outs;
+    m.part_lse = lses;
+    m.out.data = b->merged;
+    m.lse.data = b->merged_lse;
+    return attn_rotary(context, &r) == ATTN_OK && attn_cache_append(context, &a) == ATTN_OK &&
+           attn_merge(context, &m) == ATTN_OK;
+}
+
+static struct blocks *blocks_make(void)
+{
+    static const float odd[] = {NAN, INFINITY, 3e38F, 1e-42F, 0, -INFINITY, 1e-30F};
+    struct blocks *b = test_alloc(sizeof *b);
+    struct rng r = rng_seeded(5);
+    for (int n = 0; n < ELEMENTS; n++)
+        b->x[n] = rng_chance(&r, 5) ? RNG_PICK(&r, odd) : (float)rng_normal(&r);
+    for (int n = 0; n < 2 * TOKENS * HEADS; n++)
+        b->lse[n % 2][n / 2] = rng_chance(&r, 20) ? RNG_PICK(&r, odd) : (float)rng_normal(&r);
+    return b;
+}
+
+/* Bits, but for which NaN it is. */
+static bool blocks_same(const struct blocks *a, const struct blocks *b)
+{
+    const float *x = (const float *)a, *y = (const float *)b;
+    for (size_t n = 0; n < sizeof *a / sizeof *x; n++)
+        if (memcmp(&x[n], &y[n], sizeof *x) != 0 && !(isnan(x[n]) && isnan(y[n])))
+            return false;
+    return true;
+}
+
+static void check_blocks(int32_t threads)
+{
+    struct blocks *want = blocks_make();
+    attn_options o = attn_options_init();
+    attn_context *context;
+    fenv_t own;
+    o.threads = threads;
+    const bool made = attn_context_create(&context, &o) == ATTN_OK;
+    if (!made || !run_blocks(context, want))
+        report_fail("rotary, append, merge: %s", made ? attn_last_message(context) : "no context");
+    for (int n = 0; n < MODES && made; n++) {
+        struct blocks *got = blocks_make();
+        snprintf(now_line, sizeof now_line, "FAIL blocks, %s:", modes[n].name);
+        fegetenv(&own);
+        fesetenv(FE_DFL_ENV);
+        feclearexcept(FE_ALL_EXCEPT);
+        const bool offered = modes[n].set();
+        const struct state before = state_now();
+        const bool ran = run_blocks(context, got);
+        const struct state after = state_now();
+        fesetenv(&own);
+        if (!offered)
+            report_skip("%s: not on this machine", modes[n].name);
+        else if (!ran || !blocks_same(want, got) || !state_same(&before, &after))
+            report_fail("%s %s", now_line,
+                        blocks_same(want, got) ? "the environment was changed" : "other bits");
+        else
+            report_pass();
+        free(got);
+    }
+    attn_context_destroy(context);
+    free(want);
+}
+
+/* Every so many problems one backward. */
+enum { BACKWARD = 8 };
+
 int main(int argc, char **argv)
 {
-    struct options o = options_parse(argc, argv, "fpenv", 400);
+    struct options o = options_parse(argc, argv, "fpenv", 240);
     struct target targets[MOST_TARGETS];
     struct problem p;
 
@@ -183,10 +307,14 @@ int main(int argc, char **argv)
     const int count = targets_open(targets, &o);
     for (int64_t n = 0; n < o.count; n++) {
         gen_problem(&p, o.seed + (uint64_t)n);
-        for (int t = 0; t < count; t++)
-            check(&o, &p, &targets[t]);
-        problem_free(&p);
+        check_all(&o, &p, targets, count);
+        if (n % BACKWARD != 0)
+            continue;
+        gen_backward(&p, o.seed + (uint64_t)n);
+        check_all(&o, &p, targets, count);
     }
     targets_close(targets, count);
+    check_blocks(1);
+    check_blocks(o.threads);
     return report_end();
 }

@@ -1,75 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Every backend and instruction set against the truth, on seeded random problems. */
-#include <stdio.h>
-#include <string.h>
-
-#include "sequences.h"
 #include "gen.h"
+#include "matrix.h"
 #include "report.h"
-#include "run.h"
-
-enum { LINE = 1200 };
-
-static void check(const struct options *o, const struct problem *p, struct judge *j,
-                  struct target *t, double *worst)
-{
-    char why[LINE], line[LINE], what[LINE];
-    struct result r;
-
-    if (!run_or_report(o, p, t, attn_forward, &r))
-        return;
-    if (judge_result(j, &r, worst, why, sizeof why)) {
-        report_pass();
-    } else {
-        problem_print(p, what, sizeof what);
-        report_fail("%s: %s (%s)", run_line(o, p, t, line, sizeof line), why, what);
-    }
-    result_free(&r);
-}
-
-static void check_seed(const struct options *o, uint64_t seed, struct target *targets, int count,
-                       double *worst)
-{
-    struct problem p;
-    struct judge j;
-    char what[LINE];
-
-    gen_problem(&p, seed);
-    if (o->verbose) {
-        problem_print(&p, what, sizeof what);
-        printf("seed %llu: %s\n", (unsigned long long)seed, what);
-    }
-    struct batch n = batch_of(&p);
-    judge_open(&j, &n, o->orders);
-    for (int t = 0; t < count; t++)
-        check(o, &p, &j, &targets[t], &worst[t]);
-    judge_close(&j);
-    batch_free(&n);
-    problem_free(&p);
-}
-
-/* A set that never ran would pass by default. */
-static void check_names(const struct target *t)
-{
-    if (t->served > 0 && t->kernel_named == 0)
-        report_fail("%s: no kernel's name tells %s in %ld calls", t->name, t->isa, t->served);
-}
 
 int main(int argc, char **argv)
 {
-    const struct options o = options_parse(argc, argv, "matrix", 12000);
+    static const struct pass forward = {gen_problem, attn_forward};
+    const struct options o = options_parse(argc, argv, "matrix", 6000);
     struct target targets[MOST_TARGETS];
-    double worst[MOST_TARGETS] = {0};
 
     report_begin(o.program);
     const int count = targets_open(targets, &o);
-    for (int64_t n = 0; n < o.count; n++)
-        check_seed(&o, o.seed + (uint64_t)n, targets, count, worst);
-    for (int t = 0; t < count; t++) {
-        check_names(&targets[t]);
-        printf("%s%s%s: largest error %.3f of what is allowed\n", targets[t].name,
-               targets[t].isa ? " " : "", targets[t].isa ? targets[t].isa : "", worst[t]);
-    }
+    matrix(&o, targets, count, &forward);
     targets_close(targets, count);
     return report_end();
 }

@@ -18,8 +18,10 @@ static const int32_t thread_counts[COUNTS] = {1, 2, 3, 7};
 
 static bool same(const struct result *a, const struct result *b)
 {
-    return compare_bits(a->out, b->out, a->n_out) < 0 &&
-           (!a->lse || compare_bits(a->lse, b->lse, a->n_lse) < 0);
+    for (int n = 0; n < COMPARES; n++)
+        if (a->part[n] && compare_bits(a->part[n], b->part[n], a->count[n]) >= 0)
+            return false;
+    return true;
 }
 
 static void report(const struct options *o, const struct problem *p, const struct target *t,
@@ -48,7 +50,7 @@ static void check_threads(const struct options *o, const struct problem *p, cons
             report_fail("%s: no context", o->program);
             return;
         }
-        if (run_or_report(o, p, &other, attn_forward, &r)) {
+        if (run_or_report(o, p, &other, run_pass(p), &r)) {
             snprintf(what, sizeof what, "on %d threads", (int)thread_counts[n % COUNTS]);
             report(o, p, t, same(first, &r), what);
             result_free(&r);
@@ -71,7 +73,7 @@ static void check_parallel(const struct options *o, const struct problem *p,
         char why[LINE];
 
         own.context = target_context(t, 2);
-        if (own.context && run_problem(p, &own, attn_forward, &r, why, sizeof why) == RUN_OK) {
+        if (own.context && run_problem(p, &own, run_pass(p), &r, why, sizeof why) == RUN_OK) {
             good += same(first, &r);
             result_free(&r);
         }
@@ -89,31 +91,35 @@ static void check_parallel(const struct options *o, const struct problem *p,
 }
 #endif
 
-static void check_seed(const struct options *o, uint64_t seed, struct target *targets, int count)
+static void check_problem(const struct options *o, struct problem *p, struct target *targets,
+                          int count)
 {
-    struct problem p;
     struct result first;
 
-    gen_problem(&p, seed);
     for (int t = 0; t < count; t++) {
-        if (!targets[t].exact || !run_or_report(o, &p, &targets[t], attn_forward, &first))
+        if (!targets[t].exact || !run_or_report(o, p, &targets[t], run_pass(p), &first))
             continue;
-        check_threads(o, &p, &targets[t], &first);
-        check_parallel(o, &p, &targets[t], &first);
+        check_threads(o, p, &targets[t], &first);
+        check_parallel(o, p, &targets[t], &first);
         result_free(&first);
     }
-    problem_free(&p);
+    problem_free(p);
 }
 
 int main(int argc, char **argv)
 {
     const struct options o = options_parse(argc, argv, "repeat", 150);
     struct target targets[MOST_TARGETS];
+    struct problem p;
 
     report_begin(o.program);
     const int count = targets_open(targets, &o);
-    for (int64_t n = 0; n < o.count; n++)
-        check_seed(&o, o.seed + (uint64_t)n, targets, count);
+    for (int64_t n = 0; n < o.count; n++) {
+        gen_problem(&p, o.seed + (uint64_t)n);
+        check_problem(&o, &p, targets, count);
+        gen_backward(&p, o.seed + (uint64_t)n);
+        check_problem(&o, &p, targets, count);
+    }
     targets_close(targets, count);
     return report_end();
 }

@@ -36,9 +36,15 @@ struct problem {
     attn_dtype dtype;
     size_t size; /* bytes of an element */
     int32_t cu_q[MOST_B + 1], cu_k[MOST_B + 1];
-    void *q, *k, *v;
+    void *q, *k, *v, *dout, *dlse;
     uint8_t *mask;
-    size_t out_bytes, lse_bytes;
+    bool shaped; /* with the features below, and what they add to the results */
+    void *bias, *heads; /* [hq][tk], for every query; slopes and sinks, [hq] */
+    int64_t *docs_q, *docs_k;
+    int64_t tiles[MOST_B + 1]; /* where the probabilities of each sequence start */
+    int64_t longest;           /* sequence of keys */
+    /* Where each result starts in memory, and all of it. */
+    size_t out, lse, dq, dk, dv, dbias, dsink, sums, probs, bytes;
 };
 
 static void *draw(struct rng *r, attn_dtype dtype, int64_t count)
@@ -54,10 +60,46 @@ static void *draw(struct rng *r, attn_dtype dtype, int64_t count)
     return x;
 }
 
-static struct problem prepare(const struct shape *s, attn_dtype dtype)
+/* Documents of some 60 tokens each. */
+static int64_t *draw_docs(struct rng *r, int64_t count)
+{
+    int64_t *x = test_alloc((size_t)count * sizeof *x);
+    for (int64_t n = 1; n < count; n++)
+        x[n] = rng_chance(r, 3) ? 1 - x[n - 1] : x[n - 1];
+    return x;
+}
+
+/* Room for a result of so many elements. */
+static size_t place(struct problem *p, int64_t count)
+{
+    const size_t at = p->bytes;
+    p->bytes += (size_t)count * p->size;
+    return at;
+}
+
+static void prepare_shaped(struct problem *p, struct rng *r)
+{
+    const struct shape *s = p->shape;
+    const int64_t tq = p->cu_q[s->batch], tk = p->cu_k[s->batch];
+    p->bias = draw(r, p->dtype, s->hq * tk);
+    p->heads = draw(r, p->dtype, s->hq);
+    p->docs_q = draw_docs(r, tq);
+    p->docs_k = draw_docs(r, tk);
+    for (int64_t b = 0; b < s->batch; b++) {
+        p->tiles[b + 1] = p->tiles[b] + s->hq * s->lengths_q[b] * s->lengths_k[b];
+        p->longest = s->lengths_k[b] > p->longest ? s->lengths_k[b] : p->longest;
+    }
+    p->dbias = place(p, s->hq * p->longest);
+    p->dsink = place(p, s->hq);
+    p->sums = place(p, tk * s->hq);
+    p->probs = place(p, p->tiles[s->batch]);
+}
+
+static struct problem prepare(const struct shape *s, attn_dtype dtype, bool shaped)
 {
     struct rng r = rng_seeded((uint64_t)(s - shapes));
-    struct problem p = {.shape = s, .dtype = dtype, .size = dtype == ATTN_F64 ? 8 : 4};
+    struct problem p = {.shape = s, .dtype = dtype, .size = dtype == ATTN_F64 ? 8 : 4,
+                        .shaped = shaped};
     for (int64_t b = 0; b < s->batch; b++) {
         p.cu_q[b + 1] = p.cu_q[b] + (int32_t)s->lengths_q[b];
         p.cu_k[b + 1] = p.cu_k[b] + (int32_t)s->lengths_k[b];
@@ -66,11 +108,18 @@ static struct problem prepare(const struct shape *s, attn_dtype dtype)
     p.q = draw(&r, dtype, tq * s->hq * s->d);
     p.k = draw(&r, dtype, tk * s->hkv * s->d);
     p.v = draw(&r, dtype, tk * s->hkv * s->dv);
+    p.dout = draw(&r, dtype, tq * s->hq * s->dv);
+    p.dlse = draw(&r, dtype, tq * s->hq);
     p.mask = test_alloc((size_t)tk);
     for (int64_t n = 0; n < tk; n++)
         p.mask[n] = rng_chance(&r, 90);
-    p.out_bytes = (size_t)(tq * s->hq * s->dv) * p.size;
-    p.lse_bytes = (size_t)(tq * s->hq) * p.size;
+    p.out = place(&p, tq * s->hq * s->dv);
+    p.lse = place(&p, tq * s->hq);
+    p.dq = place(&p, tq * s->hq * s->d);
+    p.dk = place(&p, tk * s->hkv * s->d);
+    p.dv = place(&p, tk * s->hkv * s->dv);
+    if (shaped)
+        prepare_shaped(&p, &r);
     return p;
 }
 
@@ -79,7 +128,63 @@ static void release(struct problem *p)
     free(p->q);
     free(p->k);
     free(p->v);
+    free(p->dout);
+    free(p->dlse);
     free(p->mask);
+    free(p->bias);
+    free(p->heads);
+    free(p->docs_q);
+    free(p->docs_k);
+}
+
+/* What probs_fn is given. */
+struct taker {
+    const struct problem *p;
+    char *probs;
+};
+
+/* An attn_probs_fn: copies the tile to its place. */
+static void take(void *user, int64_t b, int64_t h, int64_t i0, int64_t ni, int64_t j0, int64_t nj,
+                 const void *tile, int64_t stride)
+{
+    const struct taker *t = user;
+    const struct problem *p = t->p;
+    const int64_t nq = p->shape->lengths_q[b], nk = p->shape->lengths_k[b];
+    for (int64_t i = 0; i < ni; i++) {
+        const int64_t to = p->tiles[b] + (h * nq + i0 + i) * nk + j0;
+        memcpy(t->probs + (size_t)to * p->size, (const char *)tile + (size_t)(i * stride) * p->size,
+               (size_t)nj * p->size);
+    }
+}
+
+static void set_shaped(const struct problem *p, char *out, struct taker *t, attn_desc *d)
+{
+    const int64_t tk = p->cu_k[p->shape->batch];
+    d->softcap = 20;
+    d->bias = (attn_score_input){p->bias, p->dtype, 0, tk, 0, 1};
+    d->alibi = d->sink = (attn_input){p->heads, p->dtype, 0, 0, 0};
+    d->query_docs = (attn_index){p->docs_q, ATTN_I64};
+    d->key_docs = (attn_index){p->docs_k, ATTN_I64};
+    d->dropout = 0.1;
+    d->key_sums = (attn_output){out + p->sums, p->dtype, 0, 0, 0};
+    memset(out + p->probs, 0, p->bytes - p->probs); /* what is in no tile */
+    *t = (struct taker){p, out + p->probs};
+    d->probs_fn = take;
+    d->probs_user = t;
+}
+
+/* With the features, those of the bias and the sinks as well. */
+static void set_gradients(const struct problem *p, char *out, attn_desc *d)
+{
+    d->dout = (attn_input){p->dout, p->dtype, 0, 0, 0};
+    d->dlse = (attn_input){p->dlse, p->dtype, 0, 0, 0};
+    d->dq = (attn_output){out + p->dq, p->dtype, 0, 0, 0};
+    d->dk = (attn_output){out + p->dk, p->dtype, 0, 0, 0};
+    d->dv = (attn_output){out + p->dv, p->dtype, 0, 0, 0};
+    if (p->shaped) {
+        d->dbias = (attn_score_output){out + p->dbias, p->dtype, 0, p->longest, 0, 1};
+        d->dsink = (attn_output){out + p->dsink, p->dtype, 0, 0, 0};
+    }
 }
 
 static attn_desc desc_of(const struct problem *p, void *out, void *lse)
@@ -117,18 +222,24 @@ struct target {
     const char *isa;
 };
 
-/* Computes on so many threads into out, followed by the LSE. */
+/* Computes on so many threads into out, forward and backward. */
 static attn_status compute(const struct problem *p, struct target t, int32_t threads, char *out)
 {
-    const attn_desc d = desc_of(p, out, out + p->out_bytes);
+    attn_desc d = desc_of(p, out + p->out, out + p->lse);
+    struct taker taker;
     attn_options o = attn_options_init();
     attn_context *c = NULL;
     o.backend = t.backend;
     o.isa = t.isa;
     o.threads = threads;
+    if (p->shaped)
+        set_shaped(p, out, &taker, &d);
     attn_status s = attn_context_create(&c, &o);
     if (s == ATTN_OK)
         s = attn_forward(c, &d);
+    set_gradients(p, out, &d);
+    if (s == ATTN_OK)
+        s = attn_backward(c, &d);
     attn_context_destroy(c);
     return s;
 }
@@ -136,7 +247,7 @@ static attn_status compute(const struct problem *p, struct target t, int32_t thr
 /* cpu: bit by bit. eager is as repeatable as its BLAS. */
 static bool alike(const struct problem *p, struct target t, const char *a, const char *b)
 {
-    const size_t bytes = p->out_bytes + p->lse_bytes;
+    const size_t bytes = p->bytes;
     if (t.backend == ATTN_BACKEND_CPU)
         return memcmp(a, b, bytes) == 0;
     for (size_t n = 0; n < bytes / p->size; n++) {
@@ -168,7 +279,7 @@ static void test_callers(const struct problem *p, struct target t, const char *f
     pthread_t threads[CALLERS];
     bool started[CALLERS];
     for (int n = 0; n < CALLERS; n++) {
-        const struct caller c = {p, t, test_alloc(p->out_bytes + p->lse_bytes), ATTN_NO_MEMORY};
+        const struct caller c = {p, t, test_alloc(p->bytes), ATTN_NO_MEMORY};
         callers[n] = c;
         started[n] = pthread_create(&threads[n], NULL, call, &callers[n]) == 0;
     }
@@ -185,13 +296,13 @@ static void test_callers(const struct problem *p, struct target t, const char *f
 static void test_threads(const struct problem *p, struct target t)
 {
     static const int32_t counts[] = {2, 3, 7};
-    char *first = test_alloc(p->out_bytes + p->lse_bytes);
-    char *out = test_alloc(p->out_bytes + p->lse_bytes);
+    char *first = test_alloc(p->bytes);
+    char *out = test_alloc(p->bytes);
     const attn_status s = compute(p, t, 1, first);
     if (s == ATTN_OK) {
         for (size_t n = 0; n < ROUNDS * sizeof counts / sizeof *counts; n++) {
             const int32_t threads = counts[n % (sizeof counts / sizeof *counts)];
-            memset(out, 0xa5, p->out_bytes + p->lse_bytes);
+            memset(out, 0xa5, p->bytes);
             EXPECT(compute(p, t, threads, out) == ATTN_OK && alike(p, t, first, out),
                    "%s %s, %s: differs on %d threads", attn_backend_name(t.backend),
                    t.isa ? t.isa : "", p->shape->name, (int)threads);
@@ -199,6 +310,8 @@ static void test_threads(const struct problem *p, struct target t)
         test_callers(p, t, first);
     } else if (s == ATTN_NO_BACKEND) {
         report_skip("backend %s: not built in", attn_backend_name(t.backend));
+    } else if (p->shaped && s == ATTN_UNSUPPORTED) {
+        report_skip("backend %s: does not offer all features", attn_backend_name(t.backend));
     } else if (t.isa && s == ATTN_UNSUPPORTED) {
         report_skip("instruction set %s: not on this machine", t.isa);
     } else {
@@ -209,12 +322,19 @@ static void test_threads(const struct problem *p, struct target t)
     free(out);
 }
 
-int main(void)
+/* --count N: only so many of the problems, taken from all shapes, types and forms. */
+int main(int argc, char **argv)
 {
     static const attn_dtype types[] = {ATTN_F32, ATTN_F64};
+    enum { ALL = 4 * sizeof shapes / sizeof *shapes, STEP = 5 };
+    _Static_assert(ALL % STEP != 0, "steps reach every problem");
+    const bool some = argc == 3 && strcmp(argv[1], "--count") == 0;
+    const long given = some ? strtol(argv[2], NULL, 10) : ALL;
+    const size_t count = given > 0 && given < ALL ? (size_t)given : ALL;
     report_begin("threads");
-    for (size_t n = 0; n < 2 * sizeof shapes / sizeof *shapes; n++) {
-        struct problem p = prepare(&shapes[n / 2], types[n % 2]);
+    for (size_t k = 0; k < count; k++) {
+        const size_t n = k * STEP % ALL;
+        struct problem p = prepare(&shapes[n / 4], types[n % 2], n / 2 % 2);
         for (int32_t i = 0; attn_isa_name(i, NULL); i++) {
             const struct target t = {ATTN_BACKEND_CPU, attn_isa_name(i, NULL)};
             test_threads(&p, t);

@@ -83,7 +83,8 @@ def make_peers(options):
     import peer_torch
     import peer_onnx
     import peer_attn
-    library = peer_attn.load(os.path.join(options.build, "libattn.so"))
+    import binding
+    library = binding.load(os.path.join(options.build, "libattn.so"))
     peers = [peer_attn.Attn(library, "cpu"), peer_attn.Attn(library, "eager"), peer_torch.Torch(),
              peer_onnx.MultiHead(options.spin), peer_onnx.GroupQuery(options.spin)]
     return [p for p in peers if p.name == OURS or matches(p.name, options.peer)]

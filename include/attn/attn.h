@@ -53,8 +53,8 @@ typedef enum attn_status {
     ATTN_INVALID_SHAPE,      /* a negative extent, a head size of 0 */
     ATTN_INVALID_HEADS,      /* Hq is not a multiple of Hkv */
     ATTN_INVALID_STRIDE,     /* a negative stride */
-    ATTN_INVALID_LENGTHS,    /* cu_seqlens, seqused or max_seqlen contradict each other */
-    ATTN_INVALID_INDEX,      /* a row index or block table entry outside its tensor */
+    ATTN_INVALID_LENGTHS,    /* cu_seqlens, seqused, prefix or max_seqlen cannot be lengths */
+    ATTN_INVALID_INDEX,      /* a row index, page or offset outside its tensor */
     ATTN_INVALID_VALUE,      /* a number outside its range */
     ATTN_INVALID_CONFLICT,   /* two fields that exclude each other, or one lacking its companion */
     ATTN_INVALID_OVERLAP,    /* an output shares an element with an output or an input */
@@ -180,8 +180,10 @@ typedef struct attn_output {
     int64_t batch_stride, token_stride, head_stride;
 } attn_output;
 
-/* A tensor over (sequence, head, query, key), [B, Hq, Sq, Sk]. Strides count elements, are not
- * negative and are taken as they are: 0 repeats along that axis. */
+/* A tensor over (sequence, query head, query, key), [B, Hq, Sq, Sk]. Of packed and paged sides Sq
+ * and Sk are max_seqlen, or the longest length where that is 0; what lies past a sequence's own
+ * lengths is not read. Strides count elements, are not negative and are taken as they are: 0
+ * repeats along that axis, all four 0 are one element for everything. */
 typedef struct attn_score_input {
     const void *data;
     attn_dtype dtype;
@@ -200,10 +202,12 @@ typedef struct attn_index {
     attn_itype type;
 } attn_index;
 
-/* Bytes per token, [B, S] padded or [T] packed: non-zero = attend. */
+/* Bytes per token, [B, S] padded or paged, [T] packed: non-zero = attend. When paged S is
+ * max_seqlen, or the longest length where that is 0. */
 typedef struct attn_token_mask {
     const uint8_t *data;
-    int64_t batch_stride; /* padded: bytes from sequence to sequence; 0 = S */
+    int64_t batch_stride; /* bytes from sequence to sequence; 0 = S, ATTN_BROADCAST = one row of
+                             bytes for all; not looked at when packed */
 } attn_token_mask;
 
 /* How the tokens of one side, queries or keys with values, lie in memory. */
@@ -217,8 +221,11 @@ typedef struct attn_side {
     int64_t max_seqlen;    /* packed, paged: an upper bound of the lengths; 0 = computed */
     int64_t pages;         /* paged: pages in the tensors */
     int64_t page_size;     /* paged: tokens in a page, at least 1 */
-    attn_index block_table; /* paged: [B, table_stride], page numbers of each sequence in order */
-    int64_t table_stride;  /* paged: entries of the table per sequence */
+    attn_index block_table; /* paged: [B, max_pages], numbers of pages, 0 to pages - 1: token t of
+                               sequence b is row t % page_size of page [b, t / page_size]. Entries
+                               past the used length are never read; sequences may share pages */
+    int64_t max_pages;     /* paged: entries of the table per sequence; a sequence has room for
+                              max_pages * page_size tokens */
 } attn_side;
 
 /* A tile of probabilities: those of queries i0 .. i0 + ni - 1 and keys j0 .. j0 + nj - 1 of one
@@ -248,15 +255,17 @@ typedef struct attn_desc {
 
     /* Scores: s = scale (q . k), then softcap, bias, ALiBi. */
     double scale;           /* 0 = 1 / sqrt(D); any other finite value is meant as it is */
-    double softcap;         /* c > 0: s = c tanh(s / c) */
-    attn_score_input bias;  /* added to the scores; q's type or f32; -inf hides the key */
-    attn_index bias_offset; /* B + 1 offsets in elements, the last one the end: the bias of each
-                               sequence lies at its own, [Hq, nq, nk] contiguous with the lengths
-                               of that sequence; bias.batch_stride is not looked at, head_stride
-                               ATTN_BROADCAST means one [nq, nk] for all heads */
-    attn_input alibi;       /* slopes, f32 (f64 for f64): s -= slope |i + nk - nq - j|; head_stride
-                               and batch_stride; contiguous means one per head, [Hq] */
-    attn_input sink;        /* [Hq], f32 (f64 for f64): exp(sink) joins the denominator only */
+    double softcap;         /* c > 0: s = c tanh(s / c); finite, 0 = off */
+    attn_score_input bias;  /* s += bias[b, h, i, j]; q's type or f32; -inf hides the key */
+    attn_index bias_offset; /* B + 1 offsets in elements, from 0 on: the bias of sequence b lies at
+                               bias_offset[b], [Hq, nq, nk] contiguous with the lengths of that
+                               sequence, and ends at bias_offset[b + 1] or before. The strides of
+                               bias stay 0; its head_stride ATTN_BROADCAST means one [nq, nk] for
+                               all heads */
+    attn_input alibi;       /* slopes, f32 (f64 for f64): s -= slope |i + nk - nq - j|. [Hq], or
+                               [B, Hq] with strides; token_stride stays 0 */
+    attn_input sink;        /* [Hq], f32 (f64 for f64): exp(sink) joins the denominator only; -inf
+                               = none. Only head_stride is its own */
 
     /* Visibility: a key is attended if everything given agrees. */
     attn_align align;          /* needed by causal and window */
@@ -264,32 +273,46 @@ typedef struct attn_desc {
     int32_t window;            /* 1: within window_left before and window_right after it */
     int64_t window_left, window_right; /* both ends included; -1 = unlimited */
     attn_token_mask key_mask;   /* hides keys; changes no length and no index */
-    attn_token_mask query_mask; /* rows with 0 are empty: out 0, LSE -inf */
-    attn_score_input mask;      /* ATTN_BOOL */
-    attn_index query_docs, key_docs; /* document of each token ([B, S] or [T]); others' are hidden */
-    attn_index prefix;          /* B lengths, with causal: keys before it are not hidden by it */
-    const uint8_t *block_mask;  /* [ceil(Sq / block_q), ceil(Sk / block_k)]; 0 = never read */
-    int64_t block_q, block_k;
+    attn_token_mask query_mask; /* queries with 0 see nothing: out 0, LSE -inf (the sink's) */
+    attn_score_input mask;      /* ATTN_BOOL, non-zero = attend */
+    attn_index query_docs, key_docs; /* the document of each token, any numbers, [B, S] padded or
+                                   paged, [T] packed: keys of other documents are hidden */
+    attn_index prefix;          /* B lengths, needs causal: it hides no key before prefix[b]. 0 or
+                                   more; more than nk is nk */
+    attn_score_input block_mask; /* ATTN_BOOL over (sequence, query head, query block, key block),
+                                   [B, Hq, ceil(Sq / block_q), ceil(Sk / block_k)]: 0 hides the
+                                   keys of a block, which are then never read. One map for all
+                                   sequences and heads: {data, ATTN_BOOL, 0, 0, its columns, 1} */
+    int64_t block_q, block_k;   /* queries and keys to a block, at least 1 with block_mask */
 
-    /* Dropout on the probabilities: Philox4x32-10 keyed by seed. */
-    double dropout; /* 0 to 1: the probability of dropping */
+    /* Dropout on the probabilities: Philox4x32-10 with the seed as key and the counter (j / 4, i,
+     * (first_sequence + b) Hq + h, dropout_offset), key j taking draw j % 4. Kept if the draw is
+     * at least round(dropout 2^32), and divided by 1 - dropout. Unsupported where a word of the
+     * counter would not fit in 32 bits. */
+    double dropout;          /* 0 to 1: the probability of dropping */
     uint64_t dropout_seed;
-    uint32_t dropout_offset;
-    int64_t first_sequence; /* counts as the number of sequence 0 */
+    uint32_t dropout_offset; /* another one gives other draws: of a layer, of a step */
+    int64_t first_sequence;  /* 0 or more: counts as the number of sequence 0 */
 
     /* Further outputs. */
-    attn_score_output probs; /* [B, Hq, Sq, Sk], q's type; all strides 0 = contiguous */
-    attn_probs_fn probs_fn;  /* called with every tile of the probabilities */
+    attn_score_output probs; /* [B, Hq, Sq, Sk], q's type; all strides 0 = contiguous. 0 for keys
+                                that are not seen and past a sequence's lengths */
+    attn_probs_fn probs_fn;  /* called with tiles of the probabilities, no two of which overlap;
+                                what lies in none of them is 0 */
     void *probs_user;
-    attn_output key_sums;    /* column sums of the probabilities, f32 (f64 for f64):
-                                contiguous means [B, Hq, Sk] or [Hq, Tk] */
+    attn_output key_sums;    /* sums of the probabilities over the queries of the sequence, f32 (f64
+                                for f64), by key and query head: contiguous means [B, Hq, Sk]
+                                padded and paged, [Hq, Tk] packed. Every element is written, 0 for
+                                keys that take no part */
 
     /* Gradients: of a loss, given by its gradients with respect to out and LSE. */
     attn_input dout;
     attn_input dlse;       /* optional */
     attn_output dq, dk, dv;
-    attn_score_output dbias; /* bias' type and broadcast */
-    attn_output dsink;
+    attn_score_output dbias; /* bias' type; summed over axes whose stride is 0. Every element is
+                                written. With bias_offset it lies as bias does, its strides
+                                staying as those of bias */
+    attn_output dsink;       /* [Hq], as sink */
 
     /* Scratch memory. Null: taken from the context's allocator for the time of the call. */
     void *workspace; /* aligned to 64 bytes */
@@ -321,11 +344,34 @@ static inline attn_desc attn_desc_init(void)
  */
 ATTN_API attn_status attn_forward(attn_context *context, const attn_desc *desc);
 
+/**
+ * What dropout keeps: *keep, ATTN_BOOL [B, Hq, Sq, Sk] (all strides 0 = contiguous), gets 1 where a
+ * call of this descriptor keeps the probability of a query and key, 0 where it drops it. Every
+ * element is written, those past a sequence's lengths with 0. Masks are not looked at: what is kept
+ * may still be hidden. Only shape, lengths and dropout matter; the descriptor's tensors may be
+ * null, and *keep shares no element with those that are not.
+ *
+ * @return ATTN_OK; an ATTN_INVALID_ status, or ATTN_UNSUPPORTED for counters of more than 32 bits
+ *         per word, with *keep untouched.
+ */
+ATTN_API attn_status attn_dropout_mask(attn_context *context, const attn_desc *desc,
+                                       const attn_score_output *keep);
+
 typedef enum attn_pass { ATTN_PASS_FORWARD = 0, ATTN_PASS_BACKWARD = 1 } attn_pass;
 
 /**
- * Gradients from dout (and dlse): dq, dk, dv, and dbias and dsink where given. Reads q, k, v, out
- * and lse of the forward call.
+ * Gradients of a loss from dout and, where given, dlse, its gradients with respect to out and LSE:
+ * dq, dk, dv, and dbias and dsink where given. The descriptor is that of the forward call, with out
+ * and lse now inputs as the call wrote them; its further outputs are not looked at. No tensor of
+ * the size of the scores is made: they are computed again tile by tile, a probability being
+ * exp(score - LSE).
+ *
+ *     dscore_ij = p_ij (kept_ij (dout_i . v_j) - dout_i . out_i + dlse_i)
+ *     dv_j = sum_i p_ij kept_ij dout_i        kept: 0, or 1 / (1 - dropout); 1 without dropout
+ *     dq_i = scale sum_j dscore_ij k_j, dk_j = scale sum_i dscore_ij q_i
+ *
+ * (dscore times 1 - (s / softcap)^2 for dq and dk where there is a softcap.) What nobody sees gets
+ * 0, as do rows of dq, dk and dv that belong to no token. Paged keys are not offered.
  *
  * @return as attn_forward().
  */
@@ -411,7 +457,8 @@ ATTN_API attn_status attn_varlen(attn_context *context, attn_dtype dtype, int64_
  * Batch helpers: from padded to packed and back, around a whole model
  * --------------------------------------------------------------------------------------------- */
 
-/* What a packed batch made of a mask looks like. The caller brings the arrays; null = not wanted. */
+/* What a packed batch made of a mask looks like. The caller brings the arrays; null = not
+ * wanted. */
 typedef struct attn_packing {
     int64_t *indices;    /* out, up to B * S: where each packed row stands in [B * S], ascending */
     int32_t *cu_seqlens; /* out, B + 1 */
@@ -440,7 +487,10 @@ ATTN_API attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t
 
 /* The inverse: packed [total, width] to x [rows, width] (rows = B * S), the other rows 0. Each of
  * the `total` indices is below rows and stands there once; of a repeat that is not noticed the last
- * one's row is left. */
+ * one's row is left.
+ *
+ * Each is the other's gradient: attn_pad() takes dpacked to dx, attn_gather() with the packing's
+ * indices takes dx to dpacked, as attn_unpad() does where the mask is at hand. */
 ATTN_API attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int64_t width,
                               const void *packed, const int64_t *indices, int64_t total, void *x);
 
@@ -449,11 +499,128 @@ ATTN_API attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_
                                  int64_t width, const void *x, const int64_t *indices,
                                  int64_t count, void *out);
 
+/* Its gradient: dx [rows, width], each row the sum of those rows of dout [count, width] that were
+ * gathered from it, 0 without any. The sum is taken in f32 (f64 for f64), in the order of the
+ * indices, and rounded once: the same bits for any number of threads. Works in 8 (rows + count + 1)
+ * bytes of the context's allocator. ATTN_BOOL has no gradient. */
+ATTN_API attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_t rows,
+                                          int64_t width, const void *dout, const int64_t *indices,
+                                          int64_t count, void *dx);
+
 /* positions [cu_seqlens[B]]: the index of each packed row inside its sequence, plus offsets[b]
  * (may be null: 0). */
 ATTN_API attn_status attn_position_ids(attn_context *context, int64_t batch,
                                        const int32_t *cu_seqlens, const int32_t *offsets,
                                        int64_t *positions);
+
+/* ------------------------------------------------------------------------------------------------
+ * Rotary position embedding
+ * --------------------------------------------------------------------------------------------- */
+
+typedef enum attn_pairing {
+    ATTN_HALF_SPLIT = 0, /* element n turns with element n + dim / 2 */
+    ATTN_INTERLEAVED = 1 /* element 2 n turns with element 2 n + 1 */
+} attn_pairing;
+
+/* How heads are turned: pair n of a token at position p, as the vector (first, second), by the
+ * angle p * frequency[n] towards the second. */
+typedef struct attn_rotation {
+    int64_t dim;             /* the first so many elements of a head, an even number; 0 = all */
+    attn_pairing pairing;
+    double base;             /* frequency[n] = base^(-2 n / dim), at least 1; 0 = 10000 */
+    const double *frequency; /* [dim / 2]: these instead, for scaled embeddings */
+} attn_rotation;
+
+/* Start from attn_rotary_desc_init(). */
+typedef struct attn_rotary_desc {
+    size_t size; /* sizeof(attn_rotary_desc), set by attn_rotary_desc_init() */
+    int64_t batch, heads, head_dim;
+    attn_side tokens;     /* padded or packed; tokens past seqused are written as 0 */
+    attn_input x;         /* [B, S, H, D] or [T, H, D] */
+    attn_output out;      /* as x; may be x itself: same address, same strides */
+    attn_index positions; /* of each token, [B, S] or [T]; null: offsets[b] + index in sequence */
+    attn_index offsets;   /* [B], between -2^60 and 2^60; null: 0 */
+    attn_rotation rotation;
+    int32_t inverse;      /* 1: turned back; with dout for x that is the gradient, dx */
+} attn_rotary_desc;
+
+static inline attn_rotary_desc attn_rotary_desc_init(void)
+{
+    attn_rotary_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* out = x with every head turned by its token's position; the elements past rotation.dim are
+ * copied. Queries and keys that lie side by side are one call: heads = Hq + Hkv. */
+ATTN_API attn_status attn_rotary(attn_context *context, const attn_rotary_desc *desc);
+
+/* ------------------------------------------------------------------------------------------------
+ * Merging partial results
+ * --------------------------------------------------------------------------------------------- */
+
+/* The results of attention over parts of the keys, for the same queries. Start from
+ * attn_merge_desc_init(). Packed tensors are those of a batch of 1 with seqlen = T. */
+typedef struct attn_merge_desc {
+    size_t size; /* sizeof(attn_merge_desc), set by attn_merge_desc_init() */
+    int64_t batch, seqlen, heads, head_dim; /* head_dim: of the values, Dv */
+    int64_t parts;               /* at least 1 */
+    const attn_input *part_out;  /* [parts], each [B, S, H, Dv] */
+    const attn_input *part_lse;  /* [parts], f32 (f64 for f64); contiguous means [B, H, S] */
+    attn_output out;             /* may be one of the parts: same address, same strides */
+    attn_output lse;             /* optional, as out */
+} attn_merge_desc;
+
+static inline attn_merge_desc attn_merge_desc_init(void)
+{
+    attn_merge_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* out and lse of attention over all the parts' keys together: the parts weighted by exp(LSE).
+ * (0, -inf) is neutral, and what stands in the out of such a part does not matter. */
+ATTN_API attn_status attn_merge(attn_context *context, const attn_merge_desc *desc);
+
+/* ------------------------------------------------------------------------------------------------
+ * KV cache
+ * --------------------------------------------------------------------------------------------- */
+
+/* New keys and values for a cache. Start from attn_append_desc_init(). */
+typedef struct attn_append_desc {
+    size_t size; /* sizeof(attn_append_desc), set by attn_append_desc_init() */
+    int64_t batch;      /* B */
+    int64_t heads_kv;   /* Hkv */
+    int64_t head_dim;   /* D, at least 1 */
+    int64_t head_dim_v; /* Dv; 0 = D */
+    attn_side tokens;   /* the new ones, padded or packed; their lengths may be 0 */
+    attn_side cache;    /* as attn_desc.key will have it, any layout; seqused: lengths before */
+    attn_input k, v;    /* new keys and values, in the layout of `tokens` */
+    attn_output k_cache, v_cache; /* in that of `cache`. v and v_cache both null: keys only */
+    int32_t rotary;         /* 1: the keys are turned by their positions */
+    attn_rotation rotation; /* how */
+    attn_index positions;   /* of each new token, [B, S] or [T]; null: length before + index */
+    void *lengths; /* out, [B], of cache.seqused's type, and may be that array: before + new; may be
+                      null */
+} attn_append_desc;
+
+static inline attn_append_desc attn_append_desc_init(void)
+{
+    attn_append_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = sizeof d;
+    return d;
+}
+
+/* Writes the new tokens of every sequence behind those that the cache has of it; no other element
+ * of the cache is touched. Attention over the cache then has `cache` for its key side, with
+ * seqused = lengths. attn_rotary() with offsets = the lengths before turns the queries alike.
+ *
+ * A page that is written belongs to one sequence: two that would write to it are refused, as
+ * ATTN_INVALID_OVERLAP. */
+ATTN_API attn_status attn_cache_append(attn_context *context, const attn_append_desc *desc);
 
 #ifdef __cplusplus
 }

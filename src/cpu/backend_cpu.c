@@ -3,30 +3,32 @@
 #include <stdio.h>
 
 #include "backend.h"
+#include "cpu/backward.h"
 #include "cpu/isa.h"
 #include "cpu/schedule.h"
 
-static const uint32_t OFFERED =
-    ATTN_BIT(ATTN_USES_CAUSAL) | ATTN_BIT(ATTN_USES_WINDOW) | ATTN_BIT(ATTN_USES_KEY_MASK) |
-    ATTN_BIT(ATTN_USES_LSE) | ATTN_BIT(ATTN_USES_SEQUSED) | ATTN_BIT(ATTN_USES_PACKED) |
-    ATTN_BIT(ATTN_USES_GQA);
+static const uint32_t ALL = (UINT32_C(1) << ATTN_FEATURES) - 1;
 
-static void plan(const struct attn_settings *s, const struct attn_problem *p,
-                 struct attn_plan *plan)
+/* Everything but the whole matrix of probabilities; for gradients, everything but paged keys. */
+static const uint32_t FORWARD = ALL & ~(ATTN_BIT(ATTN_USES_PROBS) | ATTN_BIT(ATTN_USES_BACKWARD));
+static const uint32_t BACKWARD = ALL & ~ATTN_BIT(ATTN_USES_PAGED);
+
+static void refuse_size(struct attn_plan *plan, const struct attn_problem *p)
+{
+    attn_plan_refuse(plan, ATTN_UNSUPPORTED,
+                     "head_dim, heads_q, heads_kv, batch: too much workspace for %lld keys of %lld",
+                     (long long)p->key.max, (long long)p->head_dim);
+}
+
+static void plan_forward(const struct attn_settings *s, const struct attn_problem *p,
+                         struct attn_plan *plan)
 {
     struct attn_schedule schedule;
     const struct attn_cpu_kernel *kernel = attn_isa_kernel(s->isa, p->dtype);
-    if (!attn_plan_offers(plan, p, OFFERED, "cpu"))
+    if (!attn_plan_offers(plan, p, FORWARD, "cpu"))
         return;
-    if (!kernel) {
-        attn_plan_refuse(plan, ATTN_UNSUPPORTED, "q.dtype: %s is not offered by the cpu backend",
-                         attn_dtype_name(p->dtype));
-        return;
-    }
-    if (!attn_schedule_plan(&schedule, p, kernel, s->threads)) {
-        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
-                         "head_dim, heads_kv, batch: too much workspace for %lld keys of %lld",
-                         (long long)p->key.max, (long long)p->head_dim);
+    if (!attn_schedule_plan(&schedule, p, kernel, s->threads) || schedule.bytes > PTRDIFF_MAX) {
+        refuse_size(plan, p);
         return;
     }
     plan->workspace = schedule.bytes;
@@ -39,14 +41,46 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
              attn_isa_name(s->isa, NULL));
 }
 
+static void plan_backward(const struct attn_settings *s, const struct attn_problem *p,
+                          struct attn_plan *plan)
+{
+    struct attn_backward_plan back;
+    const struct attn_cpu_backward *kernel = attn_isa_backward(s->isa, p->dtype);
+    if (!attn_plan_offers(plan, p, BACKWARD, "cpu"))
+        return;
+    if (!attn_backward_plan(&back, p, kernel, s->threads) || back.bytes > PTRDIFF_MAX) {
+        refuse_size(plan, p);
+        return;
+    }
+    plan->workspace = back.bytes;
+    plan->threads = back.threads;
+    plan->kernel_set = kernel;
+    snprintf(plan->kernel, sizeof plan->kernel, "backward %s %s", attn_dtype_name(p->dtype),
+             attn_isa_name(s->isa, NULL));
+}
+
+static void plan(const struct attn_settings *s, const struct attn_problem *p,
+                 struct attn_plan *plan)
+{
+    if (p->pass == ATTN_PASS_FORWARD)
+        plan_forward(s, p, plan);
+    else
+        plan_backward(s, p, plan);
+}
+
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
                        const struct attn_plan *plan, void *workspace)
 {
-    struct attn_schedule schedule;
-    attn_schedule_plan(&schedule, p, plan->kernel_set, s->threads);
     attn_clear_unused_rows(p);
-    if (p->heads_q > 0 && p->query.max > 0)
+    if (p->pass == ATTN_PASS_BACKWARD) {
+        struct attn_backward_plan back;
+        attn_backward_plan(&back, p, plan->kernel_set, s->threads);
+        attn_backward_run(&back, p, plan->kernel_set, workspace);
+    } else if (p->heads_q > 0 && p->query.max > 0) {
+        struct attn_schedule schedule;
+        attn_schedule_plan(&schedule, p, plan->kernel_set, s->threads);
         attn_schedule_run(&schedule, p, plan->kernel_set, workspace);
+    }
     return ATTN_OK;
 }
 

@@ -19,7 +19,8 @@ enum { ROWS = ATTN_DECODE_ROWS };
 struct head {
     int64_t head_kv;
     real *q;      /* [groups][RB][words, rounded up to VEC_N], with the sign of the scale */
-    real *m, *l;  /* [groups][VEC_N] reference and sum of each lane */
+    real *r;      /* [groups][VEC_N] reference of each lane; -inf: none yet */
+    real *l, *lost; /* [groups][VEC_N] sum of each lane, and what its roundings took */
     real *o;      /* [groups][RB][dv, rounded up to VEC_N] */
 };
 
@@ -29,6 +30,9 @@ struct item {
     int64_t rows, rb, kb, groups; /* rows in groups of rb; the last row repeats in the last group */
     int64_t lo, hi;               /* keys of the chunk that some row sees */
     struct exponent scale;
+    bool shaped;                  /* more than the scale goes into the scores */
+    bool masked;                  /* rules beyond the band and the key mask may hide keys */
+    struct attn_score_view bias;
     struct attn_range see[ROWS + 4];
 };
 
@@ -42,7 +46,7 @@ static int64_t row_block(int64_t rows)
 
 static int64_t head_reals(const struct item *t)
 {
-    return t->groups * (t->rb * (t->word_room + t->value_room) + 2 * VEC_N);
+    return t->groups * (t->rb * (t->word_room + t->value_room) + 3 * VEC_N);
 }
 
 static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows)
@@ -104,9 +108,10 @@ static struct head head_at(const struct item *t, real *scratch, int64_t n, int64
     struct head h;
     h.head_kv = head_kv;
     h.q = scratch + n * head_reals(t);
-    h.m = h.q + t->groups * t->rb * t->word_room;
-    h.l = h.m + t->groups * VEC_N;
-    h.o = h.l + t->groups * VEC_N;
+    h.r = h.q + t->groups * t->rb * t->word_room;
+    h.l = h.r + t->groups * VEC_N;
+    h.lost = h.l + t->groups * VEC_N;
+    h.o = h.lost + t->groups * VEC_N;
     return h;
 }
 
@@ -121,17 +126,16 @@ static void head_init(const struct item *t, const struct head *h)
         }
     }
     for (int64_t i = 0; i < t->groups * VEC_N; i++) {
-        h->m[i] = -INFINITY; /* no reference yet: 2^(s - m) is then too large, or NaN */
-        h->l[i] = 0;
+        h->r[i] = -INFINITY; /* makes every probability too large, or NaN */
+        h->l[i] = h->lost[i] = 0;
     }
     memset(h->o, 0, (size_t)(t->groups * t->rb * t->value_room) * sizeof(real));
 }
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-/* Scores of KB keys and RB rows. */
-INLINE vec dot(const struct item *t, const real *q, const elem *k, int64_t stride, int64_t d,
-               int rb)
+/* Products of KB keys, each at k[], and RB rows. */
+INLINE vec dot(const struct item *t, const real *q, const elem *const *k, int64_t d, int rb)
 {
     const int kb = VEC_N / rb;
     vec s[VEC_N];
@@ -142,7 +146,7 @@ INLINE vec dot(const struct item *t, const real *q, const elem *k, int64_t strid
         UNROLL for (int r = 0; r < rb; r++)
             row[r] = vec_load(q + r * t->word_room + c);
         UNROLL for (int n = 0; n < kb; n++) {
-            const vec key = words_at(k + n * stride, c, d);
+            const vec key = words_at(k[n], c, d);
             UNROLL for (int r = 0; r < rb; r++)
                 s[r * kb + n] = vec_mac(key, row[r], s[r * kb + n]);
         }
@@ -150,65 +154,74 @@ INLINE vec dot(const struct item *t, const real *q, const elem *k, int64_t strid
     return vec_sums(s);
 }
 
-INLINE vec exponential(const struct item *t, vec s, vec m)
+/* The largest score of row r of a group, and whether its probabilities fit. */
+static real look(const struct item *t, const real *score, const real *p, int64_t r, real limit,
+                 bool *fits)
 {
-    return vec_exp2(vec_sub(s, m), t->scale);
+    real most = -INFINITY;
+    *fits = true;
+    for (int64_t i = r * t->kb; i < (r + 1) * t->kb; i++) {
+        most = score[i] > most ? score[i] : most;
+        *fits = *fits && (real)fabs(p[i]) <= limit;
+    }
+    return most;
 }
 
 /* Sets the references of rows that have none or whose probabilities are too large, rescales what
  * was made with the old ones, and returns the probabilities. */
 static NOINLINE vec raise_references(const struct item *t, const struct head *h, int64_t g, vec s)
 {
-    real score[VEC_N], p[VEC_N], m[VEC_N], by[VEC_N];
+    real score[VEC_N], p[VEC_N], *r = h->r + g * VEC_N;
     vec_store(score, s);
-    vec_store(m, vec_load(h->m + g * VEC_N));
-    vec_store(p, exponential(t, s, vec_load(h->m + g * VEC_N)));
-    for (int64_t r = 0; r < t->rb; r++) {
-        real most = -INFINITY, factor = 1, old = m[r * t->kb], new = old;
-        bool fits = true;
-        for (int64_t i = r * t->kb; i < (r + 1) * t->kb; i++) {
-            most = score[i] > most ? score[i] : most;
-            fits = fits && (real)fabs(p[i]) <= RAISE_ABOVE;
-        }
-        if (!fits && old == -INFINITY) {
-            new = most;
-        } else if (!fits && most > old) {
-            new = most;
-            factor = vec_first(exponential(t, vec_set(old), vec_set(new)));
-            real *o = h->o + (g * t->rb + r) * t->value_room;
-            for (int64_t c = 0; c < t->value_room; c += VEC_N)
-                vec_store(o + c, vec_mul(vec_load(o + c), vec_set(factor)));
-        }
-        for (int64_t i = r * t->kb; i < (r + 1) * t->kb; i++) {
-            m[i] = new;
-            by[i] = factor;
+    vec_store(p, probability(s, t->scale, vec_load(r)));
+    for (int64_t n = 0; n < t->rb; n++) {
+        const int64_t lane = n * t->kb;
+        bool fits;
+        const real most = look(t, score, p, n, r[lane] < 0 ? RAISE_NEGATIVE : RAISE_ABOVE, &fits);
+        if (fits || most == -INFINITY || most <= r[lane])
+            continue;
+        const vec by = r[lane] == -INFINITY
+                           ? vec_set(1)
+                           : root_factor(vec_set(r[lane]), t->scale, vec_set(most));
+        const real root = vec_first(by);
+        real *o = h->o + (g * t->rb + n) * t->value_room;
+        for (int64_t c = 0; c < t->value_room; c += VEC_N)
+            vec_store(o + c, times_twice(vec_load(o + c), by));
+        for (int64_t i = lane; i < lane + t->kb; i++) {
+            r[i] = most;
+            h->l[g * VEC_N + i] = h->l[g * VEC_N + i] * root * root;
+            h->lost[g * VEC_N + i] = h->lost[g * VEC_N + i] * root * root;
         }
     }
-    vec_store(h->m + g * VEC_N, vec_load(m));
-    vec_store(h->l + g * VEC_N, vec_mul(vec_load(h->l + g * VEC_N), vec_load(by)));
     /* A row still without a reference sees only -inf. */
-    return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(), exponential(t, s, vec_load(m)));
+    return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(),
+                      probability(s, t->scale, vec_load(r)));
 }
 
-/* Scores to probabilities; adds them to the sums. */
+/* Scores to probabilities; adds them to the sums, as Kahan does: a lane adds hundreds of numbers that
+ * may all be alike, whose roundings would add up. */
 INLINE vec softmax(const struct item *t, const struct head *h, int64_t g, vec s)
 {
-    vec p = exponential(t, s, vec_load(h->m + g * VEC_N));
-    if (__builtin_expect(!vmask_all(below_limit(p)), 0))
+    const vec r = vec_load(h->r + g * VEC_N);
+    vec p = probability(s, t->scale, r);
+    if (__builtin_expect(!vmask_all(below_limit(p, r)), 0))
         p = raise_references(t, h, g, s);
-    vec_store(h->l + g * VEC_N, vec_add(vec_load(h->l + g * VEC_N), p));
+    real *l = h->l + g * VEC_N, *lost = h->lost + g * VEC_N;
+    const vec old = vec_load(l), more = vec_sub(p, vec_load(lost)), sum = vec_add(old, more);
+    vec_store(l, sum);
+    vec_store(lost, vec_sub(vec_sub(sum, old), more));
     return p;
 }
 
 /* o += p v for KB keys, all seen by RB rows. */
-INLINE void mix(const struct item *t, real *o, const real *p, const elem *v, int64_t stride,
-                int64_t dv, int rb)
+INLINE void mix(const struct item *t, real *o, const real *p, const elem *const *v, int64_t dv,
+                int rb)
 {
     const int kb = VEC_N / rb;
     for (int64_t c = 0; c < dv; c += VEC_N) {
         vec value[VEC_N];
         UNROLL for (int n = 0; n < kb; n++)
-            value[n] = values_at(v + n * stride, c, dv);
+            value[n] = values_at(v[n], c, dv);
         UNROLL for (int r = 0; r < rb; r++) {
             vec sum = vec_load(o + r * t->value_room + c);
             UNROLL for (int n = 0; n < kb; n++)
@@ -218,43 +231,129 @@ INLINE void mix(const struct item *t, real *o, const real *p, const elem *v, int
     }
 }
 
-INLINE void fetch_rows(const elem *row, int64_t stride, int64_t n, int rows)
+/* The first key or value of a step. */
+static const elem *step_at(const struct item *t, const struct attn_view *v, int64_t j, int64_t head)
 {
-    for (int r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
-            __builtin_prefetch(row + r * stride + i);
+    return (const elem *)attn_view_at(v, &t->u->p->key, t->u->b, j, head, sizeof(elem));
 }
 
-/* KB keys from j on, which every row sees. `ahead`: keys until those to ask memory for. */
-INLINE void whole_step(const struct item *t, const struct head *h, const elem *k, const elem *v,
-                       int64_t ahead, int64_t d, int64_t dv, int rb)
+/* Products of query and key of group g become scores, by the plain rules: lane r * KB + n is that of
+ * row g * RB + r and key j + n. */
+static NOINLINE vec shape(const struct item *t, const struct head *h, int64_t g, int64_t j, vec s)
 {
-    const struct attn_problem *p = t->u->p;
-    const int64_t ks = p->k.token, vs = p->v.token;
-    if (ahead)
-        fetch_rows(k + ahead * ks, ks, d, VEC_N / rb);
-    if (ahead)
-        fetch_rows(v + ahead * vs, vs, dv, VEC_N / rb);
-    for (int64_t g = 0; g < t->groups; g++) {
-        real weight[VEC_N];
-        const vec s = dot(t, h->q + g * rb * t->word_room, k, ks, d, rb);
-        vec_store(weight, softmax(t, h, g, s));
-        mix(t, h->o + g * rb * t->value_room, weight, v, vs, dv, rb);
+    real score[VEC_N];
+    vec_store(score, scaled_scores(scaling_of(t->u->p), s));
+    for (int64_t i = 0; i < VEC_N; i++) {
+        const struct row row = row_at(t, h->head_kv, g * t->rb + i / t->kb);
+        const real slope = (real)attn_slope_of(&t->u->seq, row.head);
+        const int64_t key = j + i % t->kb;
+        if (key < t->hi)
+            score[i] = score_offset(&row, &t->bias, slope, score[i], key);
+    }
+    return vec_load(score);
+}
+
+/* 0 in place of dropped weights. */
+static NOINLINE void drop(const struct item *t, const struct head *h, int64_t g, int64_t j,
+                          real *weight)
+{
+    for (int64_t i = 0; i < VEC_N; i++) {
+        const int64_t r = g * t->rb + i / t->kb;
+        if (attn_drops(t->u->p, t->u->b, head_of(t, h->head_kv, r), query_of(t, r), j + i % t->kb))
+            weight[i] = 0;
     }
 }
 
-static void any_step(const struct item *t, const struct head *h, const elem *k, const elem *v,
-                     int64_t ahead)
+/* Which lanes of group g see their key of the step at j, by the masks and by the range of keys that
+ * is in work; whether all do. */
+static NOINLINE bool see(const struct item *t, const struct head *h, int64_t g, int64_t j,
+                         bool seen[VEC_N])
 {
+    bool all = true;
+    for (int64_t i = 0; i < VEC_N; i++) {
+        const struct row row = row_at(t, h->head_kv, g * t->rb + i / t->kb);
+        const int64_t key = j + i % t->kb;
+        seen[i] = key >= t->lo && key < t->hi && key >= row.see.lo && key < row.see.hi &&
+                  row_sees(&row, &t->bias, key);
+        all = all && seen[i];
+    }
+    return all;
+}
+
+/* -inf in place of scores of keys that are not seen. */
+INLINE vec hide(vec s, const bool seen[VEC_N])
+{
+    real score[VEC_N];
+    vec_store(score, s);
+    for (int64_t i = 0; i < VEC_N; i++)
+        score[i] = seen[i] ? score[i] : (real)-INFINITY;
+    return vec_load(score);
+}
+
+/* mix() for the keys that are seen, one by one, from the addresses v[]. */
+static NOINLINE void mix_seen(const struct item *t, real *o, const real *weight,
+                              const elem *const *v, const bool seen[VEC_N])
+{
+    for (int64_t i = 0; i < VEC_N; i++) {
+        real *sums = o + i / t->kb * t->value_room;
+        for (int64_t c = 0; seen[i] && c < t->dv; c += VEC_N)
+            vec_store(sums + c, vec_fma(vec_set(weight[i]), values_at(v[i % t->kb], c, t->dv),
+                                        vec_load(sums + c)));
+    }
+}
+
+/* KB keys from j on and their values, each at its own address, all of them in the range in work and
+ * in every row's band. */
+INLINE void whole_step(const struct item *t, const struct head *h, int64_t j, const elem *const *k,
+                       const elem *const *v, int64_t d, int64_t dv, int rb)
+{
+    for (int64_t g = 0; g < t->groups; g++) {
+        real weight[VEC_N], *o = h->o + g * rb * t->value_room;
+        bool seen[VEC_N];
+        const bool all = !t->masked || see(t, h, g, j, seen);
+        vec s = dot(t, h->q + g * rb * t->word_room, k, d, rb);
+        if (t->shaped)
+            s = shape(t, h, g, j, s);
+        if (!all)
+            s = hide(s, seen);
+        vec_store(weight, softmax(t, h, g, s));
+        if (t->u->p->dropout.on)
+            drop(t, h, g, j, weight);
+        if (all)
+            mix(t, o, weight, v, dv, rb);
+        else
+            mix_seen(t, o, weight, v, seen);
+    }
+}
+
+/* The n-th address of a step. */
+INLINE const elem *key_at(const struct item *t, const struct attn_view *v, const elem *first,
+                          int64_t j, int64_t n, int64_t head)
+{
+    if (!t->u->p->key.table)
+        return first + n * v->token;
+    return (const elem *)attn_view_at(v, &t->u->p->key, t->u->b, j + n, head, sizeof(elem));
+}
+
+static void any_step(const struct item *t, const struct head *h, int64_t j)
+{
+    const struct attn_problem *p = t->u->p;
+    const elem *k[VEC_N], *v[VEC_N];
+    const elem *first_k = step_at(t, &p->k, j, h->head_kv);
+    const elem *first_v = step_at(t, &p->v, j, h->head_kv);
+    for (int64_t n = 0; n < t->kb; n++) {
+        k[n] = key_at(t, &p->k, first_k, j, n, h->head_kv);
+        v[n] = key_at(t, &p->v, first_v, j, n, h->head_kv);
+    }
     switch (t->rb) {
-    case 1: whole_step(t, h, k, v, ahead, t->d, t->dv, 1); break;
-    case 2: whole_step(t, h, k, v, ahead, t->d, t->dv, 2); break;
+    case 1: whole_step(t, h, j, k, v, t->d, t->dv, 1); break;
+    case 2: whole_step(t, h, j, k, v, t->d, t->dv, 2); break;
 #if VEC_N >= 4
     default:
         if (t->d == 128 && t->dv == 128)
-            whole_step(t, h, k, v, ahead, 128, 128, 4);
+            whole_step(t, h, j, k, v, 128, 128, 4);
         else
-            whole_step(t, h, k, v, ahead, t->d, t->dv, 4);
+            whole_step(t, h, j, k, v, t->d, t->dv, 4);
 #endif
     }
 }
@@ -264,37 +363,32 @@ static void any_step(const struct item *t, const struct head *h, const elem *k, 
 static NOINLINE void part_step(const struct item *t, const struct head *h, int64_t j)
 {
     const struct attn_problem *p = t->u->p;
-    const uint8_t *mask = t->u->key_mask;
+    const elem *v[VEC_N];
+    for (int64_t n = 0; n < t->kb; n++)
+        v[n] = j + n < t->hi ? step_at(t, &p->v, j + n, h->head_kv) : NULL;
     for (int64_t g = 0; g < t->groups; g++) {
-        real score[VEC_N], weight[VEC_N];
+        real score[VEC_N] = {0}, weight[VEC_N];
         bool seen[VEC_N];
+        see(t, h, g, j, seen);
         for (int64_t i = 0; i < VEC_N; i++) {
-            const int64_t row = g * t->rb + i / t->kb, key = j + i % t->kb;
-            const struct attn_range see = t->see[row];
-            seen[i] = key < t->hi && key >= see.lo && key < see.hi && (!mask || mask[key]);
-            score[i] = -INFINITY;
             if (!seen[i])
                 continue;
-            const elem *k = (const elem *)attn_view_at(&p->k, &p->key, t->u->b, key, h->head_kv,
-                                                       sizeof(elem));
+            const elem *k = step_at(t, &p->k, j + i % t->kb, h->head_kv);
+            const real *q = h->q + (g * t->rb + i / t->kb) * t->word_room;
             vec s[VEC_N];
             for (int n = 0; n < VEC_N; n++)
                 s[n] = vec_zero();
             for (int64_t c = 0; c < words(t->d); c += VEC_N)
-                s[0] = vec_mac(words_at(k, c, t->d), vec_load(h->q + row * t->word_room + c), s[0]);
+                s[0] = vec_mac(words_at(k, c, t->d), vec_load(q + c), s[0]);
             score[i] = vec_first(vec_sums(s));
         }
-        vec_store(weight, softmax(t, h, g, vec_load(score)));
-        for (int64_t i = 0; i < VEC_N; i++) {
-            if (!seen[i])
-                continue;
-            const elem *v = (const elem *)attn_view_at(&p->v, &p->key, t->u->b, j + i % t->kb,
-                                                       h->head_kv, sizeof(elem));
-            real *o = h->o + (g * t->rb + i / t->kb) * t->value_room;
-            for (int64_t c = 0; c < t->dv; c += VEC_N)
-                vec_store(o + c, vec_fma(vec_set(weight[i]), values_at(v, c, t->dv),
-                                         vec_load(o + c)));
-        }
+        vec s = vec_load(score);
+        if (t->shaped)
+            s = shape(t, h, g, j, s);
+        vec_store(weight, softmax(t, h, g, hide(s, seen)));
+        if (p->dropout.on)
+            drop(t, h, g, j, weight);
+        mix_seen(t, h->o + g * t->rb * t->value_room, weight, v, seen);
     }
 }
 
@@ -312,55 +406,74 @@ static bool step_whole(const struct item *t, int64_t j, bool *none)
             kept += u->key_mask[n] != 0;
     }
     *none = kept == 0;
-    return kept == t->kb && attn_band_whole(u->band, 0, u->nq, j, j + t->kb);
+    return kept == t->kb && j >= t->lo && attn_band_whole(u->band, 0, u->nq, j, j + t->kb);
+}
+
+/* Asks memory for the keys or values of the step at j, heads head0 .. head0 + heads - 1: for the
+ * n-th share of them, which is in the order of memory where they are one array. Inlined, because a
+ * compiler takes a function that does nothing else for one without effect. */
+INLINE void fetch_share(const struct item *t, const struct attn_view *v, int64_t j, int64_t head0,
+                        int64_t heads, int64_t n, int64_t width)
+{
+    const int64_t size = (int64_t)sizeof(elem), share = t->kb * width * size;
+    const char *at = (const char *)step_at(t, v, j, head0);
+    if (v->head == width && v->token == heads * width) {
+        for (int64_t i = 0; i < share; i += 64)
+            __builtin_prefetch(at + n * share + i);
+        return;
+    }
+    for (int64_t k = 0; k < t->kb; k++)
+        for (int64_t i = 0; i < width * size; i += 64)
+            __builtin_prefetch(at + (k * v->token + n * v->head) * size + i);
 }
 
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
 {
-    enum { AHEAD = 16384 }; /* bytes */
+    enum { AHEAD = 8192 }; /* bytes of keys to be on their way */
     const struct attn_problem *p = t->u->p;
-    const int64_t token = p->k.token * (int64_t)sizeof(elem);
-    const int64_t ahead = round_up(AHEAD / (token > 0 && token < AHEAD ? token : AHEAD), t->kb);
+    const int64_t step = t->kb * heads * t->d * (int64_t)sizeof(elem);
+    const int64_t ahead = t->kb * (1 + (AHEAD - 1) / step);
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
         for (int64_t j = t->lo / t->kb * t->kb; j < t->hi; j += t->kb) {
             bool none;
             const bool whole = step_whole(t, j, &none);
+            const bool more = j + ahead + t->kb <= t->hi && !p->key.table;
             const int64_t end = none ? 0 : by_token ? heads : outer + 1;
             for (int64_t n = by_token ? 0 : outer; n < end; n++) {
                 const struct head h = head_at(t, scratch, n, head0 + n);
-                if (!whole) {
-                    part_step(t, &h, j);
-                    continue;
+                if (more) {
+                    fetch_share(t, &p->k, j + ahead, head0, heads, n, t->d);
+                    fetch_share(t, &p->v, j + ahead, head0, heads, n, t->dv);
                 }
-                any_step(t, &h,
-                         (const elem *)attn_view_at(&p->k, &p->key, t->u->b, j, h.head_kv,
-                                                    sizeof(elem)),
-                         (const elem *)attn_view_at(&p->v, &p->key, t->u->b, j, h.head_kv,
-                                                    sizeof(elem)),
-                         j + ahead + t->kb <= t->hi ? ahead : 0);
+                if (whole)
+                    any_step(t, &h, j);
+                else
+                    part_step(t, &h, j);
             }
         }
 }
 
 /* out and lse of one row from its sums; `o` is changed. */
-static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real m, real l, real *o)
+static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real ref, real l, real *o)
 {
+    const struct attn_problem *p = t->u->p;
     const struct row row = row_at(t, head_kv, r);
-    l = vec_first(final_sum(t->u->p, vec_set(m), vec_set(l)));
-    const vec by = vec_set(1 / l);
-    const vmask none = vec_le(vec_set(l), vec_zero());
+    l = vec_first(final_sum(p, vec_set(ref), vec_set(l)));
+    const struct outcome x = outcome_of(&row, ref, l);
+    const vec by = vec_set(x.by);
+    const vmask none = vec_lt(by, vec_zero());
     vec bad = vec_zero();
     for (int64_t c = 0; c < t->value_room; c += VEC_N) {
-        const vec x = vec_select(none, vec_zero(), vec_fma(vec_load(o + c), by, vec_zero()));
-        bad = vec_fma(x, vec_zero(), bad);
-        vec_store(o + c, x);
+        const vec y = vec_select(none, vec_zero(), vec_fma(vec_load(o + c), by, vec_zero()));
+        bad = vec_fma(y, vec_zero(), bad);
+        vec_store(o + c, y);
     }
     const bool finite = vmask_all(vec_le(bad, vec_zero()));
     store_row(out_row(&row), o, t->dv);
-    store_lse(&row, m, l);
-    if (!finite && l > 0 && l < (real)INFINITY)
+    store_lse(&row, x.lse);
+    if (!finite && l > 0 && l < (real)INFINITY && x.by >= 0)
         careful_row(&row, o);
 }
 
@@ -369,11 +482,14 @@ static void item_init(struct item *t, const struct attn_unit *u)
     t->u = u;
     item_shape(t, u->p, u->nq * u->p->group);
     t->scale = score_exponent(u->p);
+    t->shaped = shapes_scores(u->p);
+    t->masked = has_masks(u->p);
+    t->bias = attn_bias_of(&u->seq);
     for (int64_t r = 0; r < t->groups * t->rb; r++)
         t->see[r] = attn_band_row(u->band, query_of(t, r));
 }
 
-/* Partial results of a chunk: for each head and row m, l and o, each `stride` numbers. */
+/* Partial results of a chunk: for each head and row r, l and o, each `stride` numbers. */
 static real *partial_at(const struct item *t, char *partial, int64_t chunk, int64_t head_kv,
                         int64_t r)
 {
@@ -411,11 +527,11 @@ static void chunk(const struct attn_unit *u, int64_t n, int64_t head0, int64_t h
             for (int64_t k = 0; k < t.kb; k++)
                 l += h.l[lane + k];
             if (!partial) {
-                finish_row(&t, h.head_kv, r, h.m[lane], l, o);
+                finish_row(&t, h.head_kv, r, h.r[lane], l, o);
                 continue;
             }
             real *to = partial_at(&t, partial, n, h.head_kv, r);
-            to[0] = h.m[lane];
+            to[0] = h.r[lane];
             to[1] = l;
             memcpy(to + 2, o, (size_t)t.value_room * sizeof(real));
         }
@@ -430,22 +546,23 @@ static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char
     real *row = scratch;
     for (int64_t n = 0; n < u->p->heads_kv * t.rows; n++) {
         const int64_t head_kv = n / t.rows, r = n % t.rows;
-        real m = -INFINITY, l = 0;
+        real top = -INFINITY, l = 0;
         for (int64_t i = 0; i < chunks; i++) {
             const real *part = partial_at(&t, partial, i, head_kv, r);
-            m = part[0] > m ? part[0] : m;
+            top = part[0] > top ? part[0] : top;
         }
         memset(row, 0, (size_t)t.value_room * sizeof *row);
         for (int64_t i = 0; i < chunks; i++) {
             const real *part = partial_at(&t, partial, i, head_kv, r);
             if (part[1] == 0)
                 continue; /* saw nothing */
-            const vec by = exponential(&t, vec_set(part[0]), vec_set(m));
-            l += part[1] * vec_first(by);
+            const vec root = root_factor(vec_set(part[0]), t.scale, vec_set(top));
+            l += vec_first(times_twice(vec_set(part[1]), root));
             for (int64_t c = 0; c < t.value_room; c += VEC_N)
-                vec_store(row + c, vec_fma(vec_load(part + 2 + c), by, vec_load(row + c)));
+                vec_store(row + c, vec_fma(vec_mul(vec_load(part + 2 + c), root), root,
+                                           vec_load(row + c)));
         }
-        finish_row(&t, head_kv, r, m, l, row);
+        finish_row(&t, head_kv, r, top, l, row);
     }
 }
 

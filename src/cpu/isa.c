@@ -5,20 +5,45 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#if ATTN_HAVE_NEONBF16 && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+#include "cpu/softmax.h"
+
 /* Kernels that are built, as src/cpu/meson.build names them: element type and instruction set. */
 #define KERNEL(elem, isa) extern const struct attn_cpu_kernel attn_fwd_##elem##_##isa;
-#define KERNELS(isa) KERNEL(f32, isa) KERNEL(f64, isa) KERNEL(f16, isa) KERNEL(bf16, isa)
+#define BACKWARD(elem, isa) extern const struct attn_cpu_backward attn_bwd_##elem##_##isa;
+#define SOFTMAX(type, isa) extern const struct attn_softmax attn_softmax_##type##_##isa;
+#define KERNELS(isa) KERNEL(f32, isa) KERNEL(f64, isa) KERNEL(f16, isa) KERNEL(bf16, isa) \
+    BACKWARD(f32, isa) BACKWARD(f64, isa) BACKWARD(f16, isa) BACKWARD(bf16, isa) \
+    SOFTMAX(f32, isa) SOFTMAX(f64, isa)
 
-/* A set whose kernels for bf16 are those of another name. */
+/* A set whose kernels for bf16 are those of another name; the backward pass has none of these. */
 #define SET(isa, usable, bf16_isa) \
     {#bf16_isa, usable, {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
-                         [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}}
+                         [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}, \
+     {[ATTN_F32] = &attn_bwd_f32_##isa, [ATTN_F64] = &attn_bwd_f64_##isa, \
+      [ATTN_F16] = &attn_bwd_f16_##isa, [ATTN_BF16] = &attn_bwd_bf16_##isa}, \
+     {[ATTN_F32] = &attn_softmax_f32_##isa, [ATTN_F64] = &attn_softmax_f64_##isa}}
 
 static bool always(void) { return true; }
 KERNELS(scalar)
 
 #if ATTN_HAVE_NEON
 KERNELS(neon) /* no AArch64 processor that runs a common system lacks it */
+#endif
+
+#if ATTN_HAVE_NEONBF16
+static bool has_neonbf16(void)
+{
+#if defined(HWCAP2_BF16)
+    return getauxval(AT_HWCAP2) & HWCAP2_BF16;
+#else
+    return false; /* nothing here tells */
+#endif
+}
+KERNEL(bf16, neonbf16)
 #endif
 
 #if ATTN_HAVE_AVX2
@@ -53,10 +78,15 @@ static const struct {
     const char *name;
     bool (*usable)(void);
     const struct attn_cpu_kernel *kernel[ATTN_BOOL]; /* by element type */
+    const struct attn_cpu_backward *backward[ATTN_BOOL];
+    const struct attn_softmax *softmax[ATTN_F64 + 1]; /* by computing type */
 } sets[] = {
     SET(scalar, always, scalar),
 #if ATTN_HAVE_NEON
     SET(neon, always, neon),
+#endif
+#if ATTN_HAVE_NEONBF16
+    SET(neon, has_neonbf16, neonbf16),
 #endif
 #if ATTN_HAVE_AVX2
     SET(avx2, has_avx2, avx2),
@@ -91,4 +121,14 @@ int32_t attn_isa_best(void)
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype)
 {
     return sets[n].kernel[dtype];
+}
+
+const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype)
+{
+    return sets[n].backward[dtype];
+}
+
+const struct attn_softmax *attn_isa_softmax(int32_t n, attn_dtype computing)
+{
+    return sets[n].softmax[computing];
 }

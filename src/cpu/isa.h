@@ -10,7 +10,8 @@
 /* Index, as attn_isa_name() counts, of the best set that this machine can run. */
 int32_t attn_isa_best(void);
 
-/* The kernel of set n for an element type; null where there is none. */
+/* The kernels of set n for an element type; null where there is none. */
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype);
+const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype);
 
 #endif

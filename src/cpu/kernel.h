@@ -14,22 +14,43 @@
 #include <stdint.h>
 
 #include "problem.h"
+#include "score.h"
 
 /* Keys in a tile of the tiled form. A sequence with at most DECODE_ROWS rows to a key/value head
  * takes the decode form, in chunks of CHUNK_KEYS keys. Results depend on all three. */
 enum { ATTN_TILE_KEYS = 128, ATTN_DECODE_ROWS = 8, ATTN_CHUNK_KEYS = 512 };
 
+/* Head sizes up to which no size of a tile or block overflows. */
+static const int64_t ATTN_MOST_DIM = 1 << 24;
+
 struct attn_unit {
     const struct attn_problem *p;
+    struct attn_sequence seq;
     int64_t b, head_kv;
     int64_t nq, nk;
     struct attn_band band;
     const uint8_t *key_mask; /* of this sequence, nk bytes; null: every key is attended */
+    char *weights;           /* per query token and query head how a score becomes a probability,
+                                for later; null: not wanted. See struct weight in tmpl.h */
     int64_t room;            /* keys that there is room for in a tile: ATTN_TILE_KEYS, or fewer
                                 where all sequences are shorter; a multiple of 8 */
     char *packed;            /* tiles, each tile_bytes() long */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
 };
+
+/* Sequence b and key/value head of a unit, and what follows from them. */
+static inline void attn_unit_describe(struct attn_unit *u, const struct attn_problem *p, int64_t b,
+                                      int64_t head_kv)
+{
+    u->p = p;
+    u->seq = attn_sequence_of(p, b);
+    u->b = b;
+    u->head_kv = head_kv;
+    u->nq = u->seq.nq;
+    u->nk = u->seq.nk;
+    u->band = u->seq.band;
+    u->key_mask = u->seq.key_mask;
+}
 
 /* What packing found out about a tile. */
 enum {
@@ -59,12 +80,46 @@ struct attn_cpu_kernel {
     /* Bytes of a packed tile, and of the scratch memory of one thread; multiples of 64. */
     int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
     int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
-    /* Packs tile t of the unit and returns its info. */
-    uint8_t (*pack)(const struct attn_unit *u, int64_t t);
+    /* Packs tile t of the unit to `to` and returns its info. */
+    uint8_t (*pack)(const struct attn_unit *u, int64_t t, char *to);
     /* The block of rows that starts at row0: writes its rows of out and lse. Before it reads a tile
      * it calls need(arg, t), which returns once the tile is packed. */
     void (*rows)(const struct attn_unit *u, int64_t row0, void *scratch,
                  void (*need)(void *arg, int64_t t), void *arg);
+    /* When the weights of all rows are known: the probabilities of tile t, which lies packed at
+     * `tile`, to key_sums and probs_fn, of all rows in their order; and the scratch memory of it,
+     * INT64_MAX less alignment where it is more. */
+    void (*columns)(const struct attn_unit *u, int64_t t, const char *tile, void *scratch);
+    int64_t (*columns_bytes)(const struct attn_problem *p, int64_t room);
+    int64_t weight_bytes; /* of what weights hold per row */
+};
+
+/* What a tile of the backward pass asks of its schedule. Strips are runs of rows of the unit. */
+struct attn_strips {
+    void *arg;
+    void (*need)(void *arg, int64_t strip); /* returns once the strip is prepared */
+    /* Returns once so many tiles have passed the strip; then it is the caller's, to pass it on. */
+    void (*wait)(void *arg, int64_t strip, int64_t passed);
+    void (*pass)(void *arg, int64_t strip);
+};
+
+/* The backward pass. u->packed holds the strips of a unit, u->room is as in the forward pass. */
+struct attn_cpu_backward {
+    int64_t strip_rows;
+    int64_t (*strip_bytes)(const struct attn_problem *p);
+    int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t room);
+    void (*prepare)(const struct attn_unit *u, int64_t strip);
+    /* Key tile n against all rows that see some of it: writes its rows of dk and dv, and the rows
+     * of dq whose last tile it is. */
+    void (*tile)(const struct attn_unit *u, int64_t n, void *scratch,
+                 const struct attn_strips *strips);
+    void (*finish)(const struct attn_unit *u); /* writes the rows of dq that see no tile */
+    void (*sink)(const struct attn_problem *p, int64_t head); /* writes dsink of a head */
+    /* dbias is written in so many pieces, each by itself; the scratch memory for it, INT64_MAX less
+     * alignment where it is more. */
+    int64_t (*biases)(const struct attn_problem *p);
+    int64_t (*bias_bytes)(const struct attn_problem *p);
+    void (*bias)(const struct attn_problem *p, int64_t piece, void *scratch);
 };
 
 #endif

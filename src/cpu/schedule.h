@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Who does what. The units (see kernel.h), longest sequences first, are dealt out to slots, a run of
- * neighbours to each, so that calls on the same tensors find them in the same caches. A slot holds
- * the packed keys of one unit: a thread opens the next unit in its slot, from another's share when
- * its own is done, and works through its blocks of rows; when no unit is left it helps where blocks
- * remain. Tiles are packed by the first thread that needs them. Nothing here changes a bit of a
- * result: an item's work depends on its unit alone.
+ * What the threads of a call share out (see team.h): the units of kernel.h, longest sequences first,
+ * an item being a block of rows, or a chunk of keys in the decode form. A slot holds the packed keys
+ * of its unit, tiles being packed by the first thread that needs them. Where columns of the
+ * probabilities are wanted, a second round (columns.c) follows.
  */
 #ifndef ATTN_CPU_SCHEDULE_H
 #define ATTN_CPU_SCHEDULE_H
@@ -20,6 +18,9 @@ struct attn_schedule {
     int64_t tiles, room;    /* of the longest sequence in the tiled form; see struct attn_unit */
     size_t scratch;         /* bytes per thread */
     size_t packed, partial; /* bytes per slot */
+    size_t tile;            /* bytes of a packed tile */
+    size_t weights;         /* bytes for all rows; 0: nobody wants columns of probabilities */
+    size_t columns;         /* then: bytes per thread to make them with */
     size_t bytes;           /* of the whole workspace */
 };
 
@@ -30,5 +31,10 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
 /* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. */
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
                        const struct attn_cpu_kernel *kernel, void *workspace);
+
+/* The second round: columns of the probabilities, tile by tile, from the weights of all rows.
+ * columns: s->columns bytes for each thread. */
+void attn_columns_run(const struct attn_schedule *s, const struct attn_problem *p,
+                      const struct attn_cpu_kernel *kernel, char *weights, char *columns);
 
 #endif

@@ -10,42 +10,60 @@
 #include "cpu/kernel.h"
 #include "cpu/word.h"
 
-#define PASTE3_(a, b, c) a##_##b##_##c
-#define PASTE3(a, b, c) PASTE3_(a, b, c)
-#define KERNEL(name) PASTE3(name, ATTN_ELEM, ATTN_ISA)
+/*
+ * A row's probabilities are relative to a reference, a score, which is raised where they pass a
+ * limit. What lies far above the reference costs no accuracy as long as its difference from it is
+ * rounded no more than it is itself: that is so above a reference of 0 or more, but below it scores
+ * near 0 would lose digits.
+ */
+static const real RAISE_ABOVE = (real)0x1p60, RAISE_NEGATIVE = (real)0x1p9;
 
-static const double LOG2E = 0x1.71547652b82fep+0, LOG2E_REST = 0x1.777d0ffda0d24p-56;
-
-/* A row's reference is raised where its probabilities pass this; see fwd_tmpl.c. */
-static const real RAISE_ABOVE = (real)0x1p60;
-
-/* Whether probabilities, or sums of them, are below RAISE_ABOVE. Those of scores far above the
- * reference may come out with either sign, or NaN. */
-INLINE vmask below_limit(vec p)
+/* Whether probabilities, or sums of them, are below the limit for the reference r. Those of scores
+ * far above it may come out with either sign, or NaN. */
+INLINE vmask below_limit(vec p, vec r)
 {
-    return vec_le(vec_max(p, vec_sub(vec_zero(), p)), vec_set(RAISE_ABOVE));
+    const vec limit = vec_select(vec_lt(r, vec_zero()), vec_set(RAISE_NEGATIVE),
+                                 vec_set(RAISE_ABOVE));
+    return vec_le(vec_max(p, vec_sub(vec_zero(), p)), limit);
 }
 
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
 
-/* |scale|, its sign being in the queries, brought to where its multiple of log2(e) times -inf is
- * far below 0, and times 0 is 0. */
+/* |scale| of products of query and key, the sign being in the queries. */
+INLINE double product_scale(const struct attn_problem *p) { return fabs(p->scale); }
+
+/* Whether anything but a scale that the exponent can take goes into the scores. Softmax then works
+ * on scores as they are, otherwise on products of query and key, with the scale in its exponent. */
+INLINE bool shapes_scores(const struct attn_problem *p)
+{
+    return p->softcap > 0 || p->bias.data || p->alibi.data || attn_is_extreme(product_scale(p));
+}
+
+/* Whether a rule beyond the band and the key mask may hide keys; a bias may, by -inf. */
+INLINE bool has_masks(const struct attn_problem *p)
+{
+    return p->query_mask.data || p->mask.data || p->query_docs.data || p->block_mask.data ||
+           p->bias.data;
+}
+
+/* The scale of what the softmax works on. */
 INLINE double score_scale(const struct attn_problem *p)
 {
-    const double most = sizeof(real) == 4 ? 0x1p127 : 0x1p1023;
-    return fmax(0x1p-101, fmin(most, fabs(p->scale)));
+    return shapes_scores(p) ? 1 : product_scale(p);
 }
 
 INLINE struct exponent score_exponent(const struct attn_problem *p)
 {
-    const double scale = score_scale(p), c = scale * LOG2E;
-    struct exponent e;
-    e.hi = (real)c;
-    e.lo = (real)(c - (double)e.hi + fma(scale, LOG2E, -c) + scale * LOG2E_REST);
-    e.low = (real)(EXP2_LOW / c);
-    return e;
+    return exponent_of(score_scale(p));
+}
+
+/* The scale that the probabilities then have, all of them alike: the given one but for the rounding
+ * of its multiple of log2(e). */
+INLINE double rounded_scale(const struct attn_problem *p)
+{
+    return (double)score_exponent(p).by / LOG2E;
 }
 
 INLINE real vec_first(vec a)
@@ -55,12 +73,77 @@ INLINE real vec_first(vec a)
     return part[0];
 }
 
-/* The sums of rows with references m, when all keys are done: a largest score that is infinite once
+/* What makes scores of products of query and key, before anything is added to them. */
+struct scaling {
+    double scale, cap; /* cap 0: none */
+    bool extreme;
+};
+
+INLINE struct scaling scaling_of(const struct attn_problem *p)
+{
+    const struct scaling c = {product_scale(p), p->softcap,
+                              attn_is_extreme(product_scale(p)) ||
+                                  (p->softcap > 0 && attn_is_extreme(p->softcap))};
+    return c;
+}
+
+/* One by one in double, where neither factor leaves the range by itself. */
+static NOINLINE __attribute__((unused)) vec extreme_scores(double scale, double cap, vec products)
+{
+    real s[VEC_N];
+    vec_store(s, products);
+    for (int i = 0; i < VEC_N; i++) {
+        s[i] = (real)(scale * (double)s[i]);
+        if (cap > 0)
+            s[i] = (real)(cap * tanh((double)s[i] / cap));
+    }
+    return vec_load(s);
+}
+
+INLINE vec scaled_scores(struct scaling c, vec products)
+{
+    if (__builtin_expect(c.extreme, 0))
+        return extreme_scores(c.scale, c.cap, products);
+    const vec s = vec_mul(products, vec_set((real)c.scale)), cap = vec_set((real)c.cap);
+    return c.cap > 0 ? vec_mul(cap, vec_tanh(vec_div(s, cap))) : s;
+}
+
+/* What the cap multiplies gradients of scores by: 1 - tanh^2, from the scores it left. */
+INLINE __attribute__((unused)) vec cap_slope(struct scaling c, vec capped)
+{
+    const vec one = vec_set(1), cap = vec_set((real)c.cap);
+    if (__builtin_expect(c.extreme, 0)) {
+        real t[VEC_N];
+        vec_store(t, capped);
+        for (int i = 0; i < VEC_N; i++)
+            t[i] = (real)((double)t[i] / c.cap);
+        return vec_sub(one, vec_mul(vec_load(t), vec_load(t)));
+    }
+    const vec t = vec_div(capped, cap);
+    return vec_sub(one, vec_mul(t, t));
+}
+
+/* The probability of scores that may be -inf, relative to the reference r. */
+INLINE vec probability(vec s, struct exponent c, vec r)
+{
+    return vec_exp2(exp2_argument(vec_sub(s, r), c), c);
+}
+
+/* The root of what takes sums made with reference r to one with reference `to`: sums may be as large
+ * as the whole is small, so that it is multiplied in twice. */
+INLINE vec root_factor(vec r, struct exponent c, vec to)
+{
+    return vec_exp2(exp2_argument(vec_mul(vec_sub(r, to), vec_set((real)0.5)), c), c);
+}
+
+INLINE vec times_twice(vec a, vec root) { return vec_mul(vec_mul(a, root), root); }
+
+/* The sums of rows with references r, when all keys are done: a largest score that is infinite once
  * it is scaled makes a row NaN, or one that sees nothing. */
-INLINE vec final_sum(const struct attn_problem *p, vec m, vec l)
+INLINE vec final_sum(const struct attn_problem *p, vec r, vec l)
 {
     const vec large = vec_set(INFINITY), small = vec_set(-INFINITY);
-    const vec score = vec_mul(m, vec_set((real)score_scale(p)));
+    const vec score = vec_mul(r, vec_set((real)score_scale(p)));
     l = vec_select(vmask_and(vec_le(score, small), vec_lt(vec_zero(), l)), vec_zero(), l);
     return vec_select(vec_le(large, score), vec_set(NAN), l);
 }
@@ -84,14 +167,59 @@ INLINE elem *out_row(const struct row *t)
     return (elem *)attn_view_at(&p->out, &p->query, t->u->b, t->query, t->head, sizeof(elem));
 }
 
-/* The LSE, if wanted, of a row with reference m, a score without scale, and sum l of
- * probabilities. */
-INLINE void store_lse(const struct row *t, real m, real l)
+/* What becomes of a row with reference `ref` and sum l. */
+struct outcome {
+    real by;  /* multiplies its sums of values; below 0: out is 0, whatever they are */
+    real lse;
+};
+
+static __attribute__((unused)) struct outcome outcome_of(const struct row *t, real ref, real l)
+{
+    const struct attn_problem *p = t->u->p;
+    const double sink = attn_sink_of(p, t->head);
+    const double scale = rounded_scale(p), at = (double)ref * scale;
+    struct outcome r = {l == 0 ? -1 : 1 / l, (real)-INFINITY};
+    if (l != 0) /* the product's rounding comes back: its parts may cancel */
+        r.lse = (real)(at + log((double)l) + (isfinite(at) ? fma((double)ref, scale, -at) : 0));
+    if (isnan(sink)) {
+        r.by = r.lse = (real)sink;
+    } else if (sink > -(double)INFINITY && !isnan(l)) {
+        const double top = l == 0 ? sink : fmax(at, sink);
+        const double weight = l == 0 ? 0 : exp(at - top);
+        const double total = weight == 0 ? exp(sink - top) : weight * (double)l + exp(sink - top);
+        const bool all = sink == (double)INFINITY;
+        r.by = all || l == 0 ? -1 : (real)(weight / total);
+        r.lse = all ? (real)INFINITY : (real)(top + log(total));
+    }
+    if (p->dropout.on && r.by >= 0)
+        r.by = p->dropout.scale == 0 ? -1 : (real)((double)r.by * p->dropout.scale);
+    return r;
+}
+
+/* The LSE, if wanted. */
+INLINE void store_lse(const struct row *t, real lse)
 {
     const struct attn_problem *p = t->u->p;
     if (p->lse.data)
-        *(real *)attn_view_at(&p->lse, &p->query, t->u->b, t->query, t->head, sizeof(real)) =
-            (real)(l == 0 ? -INFINITY : (double)m * score_scale(p) + log((double)l));
+        *(real *)attn_view_at(&p->lse, &p->query, t->u->b, t->query, t->head, sizeof(real)) = lse;
+}
+
+/* How scores of a row become probabilities: by its reference, and a factor. */
+struct weight {
+    real r, by;
+};
+
+INLINE struct weight *weight_of(const struct attn_unit *u, int64_t query, int64_t head)
+{
+    const struct attn_problem *p = u->p;
+    return (struct weight *)(void *)u->weights +
+           (attn_token_of(&p->query, u->b) + query) * p->heads_q + head;
+}
+
+INLINE void store_weight(const struct row *t, real r, real by)
+{
+    if (t->u->weights)
+        *weight_of(t->u, t->query, t->head) = (struct weight){r, by < 0 ? 0 : by};
 }
 
 /* n numbers to a row of out. */
@@ -104,23 +232,43 @@ INLINE void store_row(elem *to, const real *from, int64_t n)
         to[i] = elem_put(from[i]);
 }
 
-/* The score of key j, without scale. */
-static real careful_score(const struct row *t, int64_t j)
+/* Whether the row sees key j, which is in its band. */
+INLINE bool row_sees(const struct row *t, const struct attn_score_view *bias, int64_t j)
+{
+    return attn_sees(&t->u->seq, t->head, t->query, j) &&
+           !(bias->data && attn_number_at(bias->data, t->u->p->bias_dtype,
+                                          attn_score_at(bias, 0, t->head, t->query, j)) ==
+                               -(double)INFINITY);
+}
+
+/* What is added to a score after the cap: bias, and ALiBi's distance. */
+INLINE real score_offset(const struct row *t, const struct attn_score_view *bias, real slope,
+                         real score, int64_t j)
 {
     const struct attn_problem *p = t->u->p;
+    if (bias->data)
+        score += (real)attn_number_at(bias->data, p->bias_dtype,
+                                      attn_score_at(bias, 0, t->head, t->query, j));
+    return score - slope * (real)attn_distance(&t->u->seq, t->query, j);
+}
+
+/* The score of key j in the plain way; -inf if the row does not see it. */
+static double careful_score(const struct row *t, int64_t j)
+{
+    const struct attn_problem *p = t->u->p;
+    const struct attn_score_view bias = attn_bias_of(&t->u->seq);
+    if (!row_sees(t, &bias, j))
+        return -(double)INFINITY;
     const elem *q = query_row(t);
     const elem *k = (const elem *)attn_view_at(&p->k, &p->key, t->u->b, j, t->head_kv, sizeof *k);
     const real sign = p->scale < 0 ? -1 : 1;
     real s = 0;
     for (int64_t c = 0; c < p->head_dim; c++)
         s += sign * elem_get(q[c]) * elem_get(k[c]);
-    return s;
-}
-
-/* Its probability, with `most` as the reference and not divided by the sum. */
-static real careful_weight(const struct row *t, int64_t j, real most, struct exponent scale)
-{
-    return vec_first(vec_exp2(vec_set(careful_score(t, j) - most), scale));
+    if (!shapes_scores(p))
+        return (double)s * score_scale(p);
+    s = vec_first(scaled_scores(scaling_of(p), vec_set(s)));
+    return (double)score_offset(t, &bias, (real)attn_slope_of(&t->u->seq, t->head), s, j);
 }
 
 /* A row whose sums are not finite, in the plain way, from the caller's tensors: the maximum, then
@@ -130,25 +278,26 @@ static NOINLINE __attribute__((unused)) void careful_row(const struct row *t, re
 {
     const struct attn_unit *u = t->u;
     const struct attn_problem *p = u->p;
-    const struct exponent scale = score_exponent(p);
+    const double sink = attn_sink_of(p, t->head);
+    const struct attn_score_view bias = attn_bias_of(&u->seq);
     elem *out = out_row(t);
-    real most = -INFINITY, sum = 0;
-    for (int64_t j = t->see.lo; j < t->see.hi; j++) {
-        const real s = u->key_mask && !u->key_mask[j] ? (real)-INFINITY : careful_score(t, j);
-        most = s > most ? s : most;
-    }
+    double most = sink, sum;
     for (int64_t j = t->see.lo; j < t->see.hi; j++)
-        if (!u->key_mask || u->key_mask[j])
-            sum += careful_weight(t, j, most, scale);
+        most = fmax(most, careful_score(t, j));
+    sum = exp(sink - most);
+    for (int64_t j = t->see.lo; j < t->see.hi; j++)
+        sum += exp(careful_score(t, j) - most);
 
     memset(sums, 0, (size_t)p->head_dim_v * sizeof *sums);
     for (int64_t j = t->see.lo; j < t->see.hi; j++) {
-        if (u->key_mask && !u->key_mask[j])
+        if (!row_sees(t, &bias, j))
             continue;
-        const real weight = careful_weight(t, j, most, scale) / sum;
+        double weight = exp(careful_score(t, j) - most) / sum;
+        if (p->dropout.on)
+            weight *= attn_drops(p, u->b, t->head, t->query, j) ? 0 : p->dropout.scale;
         const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, j, t->head_kv, sizeof *v);
         for (int64_t c = 0; c < p->head_dim_v; c++)
-            sums[c] += weight * elem_get(v[c]);
+            sums[c] += (real)weight * elem_get(v[c]);
     }
     for (int64_t c = 0; c < p->head_dim_v; c++)
         if (!isfinite(elem_get(out[c])))

@@ -12,9 +12,13 @@
  *   vec_le, vec_lt        false wherever one of them is NaN
  *   vec_select(m, a, b)   a where m, else b
  *   vmask_and, vmask_all
+ *   vmask_of(bits)        lane i is set where bit i is
  *   vec_round             to the nearest integer
  *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on, where it is 0; n above the
- *                         range of exponents may count as the largest
+ *                         range of exponents may count as the largest; where there is a vec_root,
+ *                         a 2^floor(n)
+ *   EXP2_BITS, vec_root   where it is one instruction: 2^(i / 2^EXP2_BITS) for the lowest EXP2_BITS
+ *                         bits i of each element's representation
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   vec_transpose         VEC_N vectors as a square matrix, in place
@@ -31,58 +35,122 @@
 
 #include "half.h"
 
+/* The name of what an object exports, made of its element type and instruction set. */
+#define PASTE3_(a, b, c) a##_##b##_##c
+#define PASTE3(a, b, c) PASTE3_(a, b, c)
+#define KERNEL(name) PASTE3(name, ATTN_ELEM, ATTN_ISA)
+
 #define INLINE static inline __attribute__((always_inline, unused))
 #define NOINLINE __attribute__((noinline))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_BY(n) PRAGMA(clang loop unroll_count(n))
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_BY(n) PRAGMA(GCC unroll n)
 #endif
+#define PRAGMA(text) _Pragma(#text)
 
 #include VEC_H
 
-#ifndef EXP2_DEGREE
-#define EXP2_DEGREE 6 /* of the f32 polynomial: 6 or 4 */
+#ifndef EXP2_BITS
+#define EXP2_BITS 0
 #endif
 
 INLINE vec vec_zero(void) { return vec_set(0); }
 
-/* What multiplies differences of scores to give exponents of 2: hi + lo; and the difference, below
- * 0, at which the result is 0. */
+/* What multiplies differences of scores to give exponents of 2; and the difference, below 0, at
+ * which the result is 0. */
 struct exponent {
-    real hi, lo, low;
+    real by, low;
 };
 
-/* 2^(x c). The exponent's fraction is made from x in one rounding, so that the error does not grow
- * with it; -inf gives 0, NaN stays. The polynomials are minimax in the relative error of 2^f on
- * [-1/2, 1/2] with 2^0 exactly 1: degree 6 for f32, to 2^-28, so that their roundings are all that
- * is left; degree 4, to 2^-18, where probabilities are rounded to 8 bits and lo does not count;
- * degree 11 for f64, to 2^-58. */
+static const double LOG2E = 0x1.71547652b82fep+0;
+
+/* That of differences of scores which a scale, above 0, is still to be applied to. */
+INLINE struct exponent exponent_of(double scale)
+{
+    const double c = scale * LOG2E;
+    const struct exponent e = {(real)c, (real)(EXP2_LOW / c)};
+    return e;
+}
+
+/* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is. */
+INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
+
+/* 2^(x c.by): 2^n, n a multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made
+ * from x in one rounding, so that the error does not grow with it. NaN stays, and -inf gives NaN.
+ * The polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1: to 2^-28 for f32,
+ * so that their roundings are all that is left, and 2^-55.9 for f64. */
 INLINE vec vec_exp2(vec x, struct exponent c)
 {
-#if REAL_BITS == 32 && EXP2_DEGREE == 4
-    static const real poly[] = {1, 0x1.62dfcap-1f, 0x1.ebf1b4p-3f, 0x1.ca9008p-5f, 0x1.409102p-7f};
-#elif REAL_BITS == 32
-    static const real poly[] = {1, 0x1.62e432p-1f, 0x1.ebfbe2p-3f, 0x1.c6ae72p-5f, 0x1.3b270ep-7f,
-                                0x1.5f7276p-10f, 0x1.470b48p-13f};
+    const vec by = vec_set(c.by);
+#if EXP2_BITS
+#if REAL_BITS == 32
+    enum { DIGITS = 23 };
+    static const real poly[] = {0x1.62e43p-1f, 0x1.ebfcep-3f, 0x1.c6a03cp-5f};
 #else
-    static const real poly[] = {1, 0x1.62e42fefa39efp-1, 0x1.ebfbdff82c5adp-3,
-                                0x1.c6b08d7049fd1p-5, 0x1.3b2ab6fb9f413p-7, 0x1.5d87fe78cf260p-10,
-                                0x1.43091310bf66dp-13, 0x1.ffcbfba7bc9a1p-17,
-                                0x1.62bfc3c1d2153p-20, 0x1.b5267882d5309p-24,
-                                0x1.e620fb67ac6ddp-28, 0x1.e7aa1c12faa3cp-32};
+    enum { DIGITS = 52 };
+    static const real poly[] = {0x1.62e42fefa39f3p-1, 0x1.ebfbdff82c590p-3, 0x1.c6b08d6f2a289p-5,
+                                0x1.3b2ab6fb41213p-7, 0x1.5d897e525c216p-10, 0x1.430a1d08ec681p-13};
 #endif
-    enum { DEGREE = sizeof poly / sizeof poly[0] - 1 };
-    x = vec_max(vec_set(c.low), x);
-    const vec n = vec_round(vec_mul(x, vec_set(c.hi)));
-    vec f = vec_fms(x, vec_set(c.hi), n);
-#if EXP2_DEGREE != 4
-    f = vec_fma(x, vec_set(c.lo), f);
+    /* Added to n, leaves n 2^EXP2_BITS in the low bits. */
+    const vec shift = vec_set((real)((int64_t)3 << (DIGITS - 1 - EXP2_BITS)));
+    const vec shifted = vec_fma(x, by, shift), n = vec_sub(shifted, shift);
+    const vec f = vec_fms(x, by, n), power = vec_ldexp(vec_root(shifted), n);
+#elif REAL_BITS == 32
+    static const real poly[] = {0x1.62e432p-1f, 0x1.ebfbe2p-3f, 0x1.c6ae72p-5f, 0x1.3b270ep-7f,
+                                0x1.5f7276p-10f, 0x1.470b48p-13f};
+    x = exp2_argument(x, c);
+    const vec n = vec_round(vec_mul(x, by)), f = vec_fms(x, by, n);
+#else
+    static const real poly[] = {0x1.62e42fefa39efp-1, 0x1.ebfbdff82c5adp-3, 0x1.c6b08d7049fd1p-5,
+                                0x1.3b2ab6fb9f413p-7, 0x1.5d87fe78cf260p-10, 0x1.43091310bf66dp-13,
+                                0x1.ffcbfba7bc9a1p-17, 0x1.62bfc3c1d2153p-20,
+                                0x1.b5267882d5309p-24, 0x1.e620fb67ac6ddp-28,
+                                0x1.e7aa1c12faa3cp-32};
+    x = exp2_argument(x, c);
+    const vec n = vec_round(vec_mul(x, by)), f = vec_fms(x, by, n);
 #endif
-    vec p = vec_set(poly[DEGREE]);
-    for (int i = DEGREE - 1; i >= 0; i--)
-        p = vec_fma(p, f, vec_set(poly[i]));
-    return vec_ldexp(p, n);
+    vec q = vec_set(poly[sizeof poly / sizeof poly[0] - 1]);
+    for (int i = (int)(sizeof poly / sizeof poly[0]) - 2; i >= 0; i--)
+        q = vec_fma(q, f, vec_set(poly[i]));
+#if EXP2_BITS
+    return vec_fma(vec_mul(power, f), q, power);
+#else
+    return vec_ldexp(vec_fma(q, f, vec_set(1)), n);
+#endif
+}
+
+/* tanh x = E / (E + 2), E = e^(2 |x|) - 1 with the sign of x. E is 2^n e + (2^n - 1), e = e^r - 1 by
+ * its series in the rest r of 2 |x| to n ln 2, so that it is as exact near 0 as anywhere. */
+INLINE vec vec_tanh(vec x)
+{
+#if REAL_BITS == 32
+    enum { TERMS = 8 };
+    const vec high = vec_set(0x1.62e4p-1f), low = vec_set(0x1.7f7d1cp-20f);
+#else
+    enum { TERMS = 15 };
+    const vec high = vec_set(0x1.62e42fefp-1), low = vec_set(0x1.473de6af278edp-34);
+#endif
+    const vec one = vec_set(1), zero = vec_set(0), most = vec_set(20);
+    const vec size = vec_max(x, vec_sub(zero, x)); /* NaN stays */
+    const vec y = vec_mul(vec_set(2), vec_select(vec_lt(most, size), most, size));
+    const vec n = vec_round(vec_mul(y, vec_set((real)0x1.71547652b82fep+0)));
+    const vec r = vec_sub(vec_fma(n, vec_sub(zero, high), y), vec_mul(n, low));
+    double factorial = 1;
+    real coefficient[TERMS + 1];
+    UNROLL for (int i = 2; i <= TERMS; i++) {
+        factorial *= i;
+        coefficient[i] = (real)(1 / factorial);
+    }
+    vec q = vec_set(coefficient[TERMS]);
+    UNROLL for (int i = TERMS - 1; i >= 2; i--)
+        q = vec_fma(q, r, vec_set(coefficient[i]));
+    const vec e = vec_fma(vec_mul(r, r), q, r), power = vec_ldexp(one, n);
+    const vec big = vec_fma(power, e, vec_sub(power, one));
+    const vec t = vec_div(big, vec_add(big, vec_set(2)));
+    return vec_select(vec_lt(x, zero), vec_sub(zero, t), t);
 }
 
 #endif

@@ -26,6 +26,14 @@ INLINE vmask vec_lt(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm256_blendv_ps(b, a, m); }
 INLINE vmask vmask_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
 INLINE int vmask_all(vmask m) { return _mm256_movemask_ps(m) == 0xff; }
+
+INLINE vmask vmask_of(uint32_t bits)
+{
+    const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i given = _mm256_and_si256(_mm256_set1_epi32((int)bits), lanes);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(given, lanes));
+}
+
 INLINE vec vec_round(vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT); }
 
 INLINE vec vec_ldexp(vec a, vec n)
@@ -119,6 +127,14 @@ INLINE vmask vec_lt(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm256_blendv_pd(b, a, m); }
 INLINE vmask vmask_and(vmask a, vmask b) { return _mm256_and_pd(a, b); }
 INLINE int vmask_all(vmask m) { return _mm256_movemask_pd(m) == 0xf; }
+
+INLINE vmask vmask_of(uint32_t bits)
+{
+    const __m256i lanes = _mm256_setr_epi64x(1, 2, 4, 8);
+    const __m256i given = _mm256_and_si256(_mm256_set1_epi64x(bits), lanes);
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(given, lanes));
+}
+
 INLINE vec vec_round(vec a) { return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT); }
 
 /* Adding 1.5 * 2^52 leaves n in the low bits. */

@@ -9,7 +9,7 @@ typedef float real;
 typedef __m512 vec;
 typedef __mmask16 vmask;
 #define VEC_N 16
-#define EXP2_LOW (-160)
+#define EXP2_LOW (-127)
 
 INLINE vec vec_load(const real *p) { return _mm512_loadu_ps(p); }
 INLINE void vec_store(real *p, vec a) { _mm512_storeu_ps(p, a); }
@@ -26,8 +26,15 @@ INLINE vmask vec_lt(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm512_mask_blend_ps(m, b, a); }
 INLINE vmask vmask_and(vmask a, vmask b) { return (vmask)(a & b); }
 INLINE int vmask_all(vmask m) { return m == 0xffff; }
+INLINE vmask vmask_of(uint32_t bits) { return (vmask)bits; }
 INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
-INLINE vec vec_ldexp(vec a, vec n) { return _mm512_scalef_ps(a, n); }
+
+/* Not to where numbers are denormal: there some processors take a hundred times as long. NaN stays. */
+INLINE vec vec_ldexp(vec a, vec n)
+{
+    const vmask normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(EXP2_LOW + 1), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(normal, a, n);
+}
 
 INLINE vec vec_from_f16(const uint16_t *p)
 {
@@ -100,12 +107,28 @@ INLINE vec vec_sums(const vec r[VEC_N])
     return add_quarters(add_quarters(b[0], b[1]), add_quarters(b[2], b[3]));
 }
 
+/* 2^(i / 32) for the five low bits of each number's representation. */
+#define EXP2_BITS 5
+INLINE vec vec_root(vec i)
+{
+    static const float roots[] = {
+        0x1p+0f, 0x1.059b0ep+0f, 0x1.0b5586p+0f, 0x1.11301ep+0f, 0x1.172b84p+0f, 0x1.1d4874p+0f,
+        0x1.2387a6p+0f, 0x1.29e9ep+0f, 0x1.306fep+0f, 0x1.371a74p+0f, 0x1.3dea64p+0f,
+        0x1.44e086p+0f, 0x1.4bfdaep+0f, 0x1.5342b6p+0f, 0x1.5ab07ep+0f, 0x1.6247ecp+0f,
+        0x1.6a09e6p+0f, 0x1.71f75ep+0f, 0x1.7a1148p+0f, 0x1.82589ap+0f, 0x1.8ace54p+0f,
+        0x1.93737cp+0f, 0x1.9c4918p+0f, 0x1.a5503cp+0f, 0x1.ae89fap+0f, 0x1.b7f77p+0f,
+        0x1.c199bep+0f, 0x1.cb720ep+0f, 0x1.d5818ep+0f, 0x1.dfc974p+0f, 0x1.ea4afap+0f,
+        0x1.f50766p+0f};
+    return _mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(i),
+                                  _mm512_loadu_ps(roots + 16));
+}
+
 #else
 typedef double real;
 typedef __m512d vec;
 typedef __mmask8 vmask;
 #define VEC_N 8
-#define EXP2_LOW (-1100)
+#define EXP2_LOW (-1023)
 
 INLINE vec vec_load(const real *p) { return _mm512_loadu_pd(p); }
 INLINE void vec_store(real *p, vec a) { _mm512_storeu_pd(p, a); }
@@ -122,8 +145,14 @@ INLINE vmask vec_lt(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ);
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm512_mask_blend_pd(m, b, a); }
 INLINE vmask vmask_and(vmask a, vmask b) { return (vmask)(a & b); }
 INLINE int vmask_all(vmask m) { return m == 0xff; }
+INLINE vmask vmask_of(uint32_t bits) { return (vmask)bits; }
 INLINE vec vec_round(vec a) { return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT); }
-INLINE vec vec_ldexp(vec a, vec n) { return _mm512_scalef_pd(a, n); }
+
+INLINE vec vec_ldexp(vec a, vec n)
+{
+    const vmask normal = _mm512_cmp_pd_mask(n, _mm512_set1_pd(EXP2_LOW + 1), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_pd(normal, a, n);
+}
 
 INLINE void vec_transpose(vec r[VEC_N])
 {
@@ -158,6 +187,19 @@ INLINE vec vec_sums(const vec r[VEC_N])
         a[i] = vec_add(_mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]),
                        _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]));
     return add_quarters(add_quarters(a[0], a[1]), add_quarters(a[2], a[3]));
+}
+
+/* 2^(i / 16) for the four low bits. */
+#define EXP2_BITS 4
+INLINE vec vec_root(vec i)
+{
+    static const double roots[] = {
+        0x1p+0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0,
+        0x1.306fe0a31b715p+0, 0x1.3dea64c123422p+0, 0x1.4bfdad5362a27p+0, 0x1.5ab07dd485429p+0,
+        0x1.6a09e667f3bcdp+0, 0x1.7a11473eb0187p+0, 0x1.8ace5422aa0dbp+0, 0x1.9c49182a3f09p+0,
+        0x1.ae89f995ad3adp+0, 0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0, 0x1.ea4afa2a490dap+0};
+    return _mm512_permutex2var_pd(_mm512_loadu_pd(roots), _mm512_castpd_si512(i),
+                                  _mm512_loadu_pd(roots + 8));
 }
 #endif
 

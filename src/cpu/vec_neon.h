@@ -27,6 +27,13 @@ INLINE vmask vec_lt(vec a, vec b) { return vcltq_f32(a, b); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return vbslq_f32(m, a, b); }
 INLINE vmask vmask_and(vmask a, vmask b) { return vandq_u32(a, b); }
 INLINE int vmask_all(vmask m) { return vminvq_u32(m) != 0; }
+
+INLINE vmask vmask_of(uint32_t bits)
+{
+    static const uint32_t lanes[] = {1, 2, 4, 8};
+    return vtstq_u32(vdupq_n_u32(bits), vld1q_u32(lanes));
+}
+
 INLINE vec vec_round(vec a) { return vrndnq_f32(a); }
 
 INLINE vec vec_ldexp(vec a, vec n)
@@ -96,6 +103,13 @@ INLINE vmask vec_lt(vec a, vec b) { return vcltq_f64(a, b); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return vbslq_f64(m, a, b); }
 INLINE vmask vmask_and(vmask a, vmask b) { return vandq_u64(a, b); }
 INLINE int vmask_all(vmask m) { return vminvq_u32(vreinterpretq_u32_u64(m)) != 0; }
+
+INLINE vmask vmask_of(uint32_t bits)
+{
+    static const uint64_t lanes[] = {1, 2};
+    return vtstq_u64(vdupq_n_u64(bits), vld1q_u64(lanes));
+}
+
 INLINE vec vec_round(vec a) { return vrndnq_f64(a); }
 
 INLINE vec vec_ldexp(vec a, vec n)

@@ -43,7 +43,7 @@ INLINE vec vec_fma(vec a, vec b, vec c) { return a * b + c; }
 /* The larger half of a's digits: products of halves are exact. */
 INLINE vec upper_half(vec a)
 {
-    const vmask digits = (vmask){0} + ~(((bits)1 << (MANTISSA + 1) / 2) - 1);
+    const vmask digits = (vmask){0} + ~(((bits)1 << (MANTISSA + 2) / 2) - 1);
     return (vec)((vmask)a & digits);
 }
 
@@ -59,6 +59,14 @@ INLINE vmask vec_lt(vec a, vec b) { return a < b; }
 INLINE vec vec_select(vmask m, vec a, vec b) { return (vec)(((vmask)a & m) | ((vmask)b & ~m)); }
 INLINE vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
 INLINE vmask vmask_and(vmask a, vmask b) { return a & b; }
+
+INLINE vmask vmask_of(uint32_t given)
+{
+    vmask m;
+    for (int i = 0; i < VEC_N; i++)
+        m[i] = -(bits)(given >> i & 1);
+    return m;
+}
 
 INLINE int vmask_all(vmask m)
 {

@@ -1,76 +1,49 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The eager backend: for each sequence and query head the scores by one GEMM, their softmax row by
- * row, the output by another. It holds the whole score matrix of a head, once per thread, and is
- * what the other backends are compared with. The BLAS library's global settings are left alone:
- * threads share out whole heads.
+ * row, the output by another; gradients likewise. It holds whole score matrices of a head, once
+ * per thread, and is what the other backends are compared with. The BLAS library's global settings
+ * are left alone: threads share out whole heads.
  */
 #include <cblas.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "backend.h"
+#include "cpu/isa.h"
+#include "eager/head.h"
 #include "parallel.h"
 
-enum {
-    OFFERED = ATTN_BIT(ATTN_USES_CAUSAL) | ATTN_BIT(ATTN_USES_WINDOW) |
-              ATTN_BIT(ATTN_USES_KEY_MASK) | ATTN_BIT(ATTN_USES_LSE) | ATTN_BIT(ATTN_USES_PROBS) |
-              ATTN_BIT(ATTN_USES_SEQUSED) | ATTN_BIT(ATTN_USES_PACKED) | ATTN_BIT(ATTN_USES_GQA)
-};
+static const uint32_t OFFERED =
+    ATTN_BIT(ATTN_USES_SOFTCAP) | ATTN_BIT(ATTN_USES_BIAS) | ATTN_BIT(ATTN_USES_BIAS_OFFSET) |
+    ATTN_BIT(ATTN_USES_ALIBI) | ATTN_BIT(ATTN_USES_SINK) | ATTN_BIT(ATTN_USES_CAUSAL) |
+    ATTN_BIT(ATTN_USES_WINDOW) | ATTN_BIT(ATTN_USES_KEY_MASK) | ATTN_BIT(ATTN_USES_QUERY_MASK) |
+    ATTN_BIT(ATTN_USES_MASK) | ATTN_BIT(ATTN_USES_DOCS) | ATTN_BIT(ATTN_USES_PREFIX) |
+    ATTN_BIT(ATTN_USES_BLOCK_MASK) | ATTN_BIT(ATTN_USES_DROPOUT) | ATTN_BIT(ATTN_USES_LSE) |
+    ATTN_BIT(ATTN_USES_PROBS) | ATTN_BIT(ATTN_USES_PROBS_FN) | ATTN_BIT(ATTN_USES_KEY_SUMS) |
+    ATTN_BIT(ATTN_USES_SEQUSED) | ATTN_BIT(ATTN_USES_PACKED) | ATTN_BIT(ATTN_USES_PAGED) |
+    ATTN_BIT(ATTN_USES_GQA);
+static const uint32_t BACKWARD =
+    ATTN_BIT(ATTN_USES_BACKWARD) | ATTN_BIT(ATTN_USES_DLSE) | ATTN_BIT(ATTN_USES_DBIAS) |
+    ATTN_BIT(ATTN_USES_DSINK);
 
-/* Where a thread's matrices lie in its part of the workspace, in bytes. Those of q, k, v and out
- * are empty where the BLAS works on the tensor itself. */
-struct room {
-    int64_t scores; /* [nq][nk], of the longest sequences */
-    int64_t lse;    /* [nq] */
-    int64_t q, k;   /* [nq][d], [nk][d] */
-    int64_t v, out; /* [nk][dv], [nq][dv] */
-    int64_t bytes;  /* of the part, a multiple of ATTN_ALIGN */
-};
-
-/* Whether the token stride can be a leading dimension of a matrix with so many columns. */
-static bool fits_blas(const struct attn_view *view, int64_t cols)
+static uint32_t offered(attn_pass pass)
 {
-    return view->token >= cols && view->token <= INT_MAX;
+    return pass == ATTN_PASS_FORWARD ? OFFERED : (OFFERED | BACKWARD) & ~ATTN_BIT(ATTN_USES_PAGED);
 }
 
 #define REAL float
 #define NAME(name) name##_f32
 #define GEMM cblas_sgemm
-#define EXP expf
-#define LOG logf
+#define TANH tanhf
 #include "head_tmpl.h"
 
 #define REAL double
 #define NAME(name) name##_f64
 #define GEMM cblas_dgemm
-#define EXP exp
-#define LOG log
+#define TANH tanh
 #include "head_tmpl.h"
-
-struct kernel {
-    attn_dtype dtype;
-    const char *name;
-    void (*head)(const struct attn_problem *p, const struct room *room, char *part, int64_t b,
-                 int64_t h);
-};
-
-static const struct kernel kernels[] = {
-    {ATTN_F32, "gemm f32", head_f32},
-    {ATTN_F64, "gemm f64", head_f64},
-};
-
-static const struct kernel *find_kernel(attn_dtype dtype)
-{
-    for (size_t n = 0; n < sizeof kernels / sizeof *kernels; n++)
-        if (kernels[n].dtype == dtype)
-            return &kernels[n];
-    return NULL;
-}
 
 /* Appends rows * cols elements of so many bytes to a part; false where 63 bits do not hold it. */
 static bool append(struct room *room, int64_t *place, int64_t rows, int64_t cols, int64_t size)
@@ -83,16 +56,55 @@ static bool append(struct room *room, int64_t *place, int64_t rows, int64_t cols
            !__builtin_add_overflow(room->bytes, bytes / ATTN_ALIGN * ATTN_ALIGN, &room->bytes);
 }
 
+/* The same for a matrix of tokens, which takes none where the BLAS works on the tensor. */
+static bool append_tokens(struct room *room, int64_t *place, const struct attn_problem *p,
+                          const struct attn_view *view, const struct attn_axis *axis, int64_t cols)
+{
+    return append(room, place, in_place(p, view, axis, cols) ? 0 : axis->max, cols,
+                  attn_dtype_size(attn_compute_dtype(p->dtype)));
+}
+
+static bool find_forward(const struct attn_problem *p, struct room *room, int64_t size)
+{
+    const int64_t nq = p->query.max, nk = p->key.max;
+    return append(room, &room->lse, nq, 1, size) && append(room, &room->kind, nq, 1, 1) &&
+           append(room, &room->sums, p->key_sums.data ? nk : 0, 1, sizeof(double)) &&
+           append_tokens(room, &room->out, p, &p->out, &p->query, p->head_dim_v);
+}
+
+/* Elements of dbias, of the longest sequences, along an axis with this stride. */
+static int64_t bias_extent(const struct attn_problem *p, const struct attn_axis *axis,
+                           int64_t stride)
+{
+    return p->bias_offset.data ? axis->max : stride ? axis->span : 1;
+}
+
+static bool find_backward(const struct attn_problem *p, struct room *room, int64_t size)
+{
+    const int64_t nq = p->query.max, nk = p->key.max, d = p->head_dim, dv = p->head_dim_v;
+    const int64_t rows = p->dbias.data ? bias_extent(p, &p->query, p->dbias.query) : 0;
+    return append(room, &room->ds, nq, nk, size) && append(room, &room->seen, nq, nk, 1) &&
+           append(room, &room->slope, p->softcap > 0 ? nk : 0, 1, size) &&
+           append(room, &room->sums, rows, bias_extent(p, &p->key, p->dbias.key), sizeof(double)) &&
+           append_tokens(room, &room->dout, p, &p->dout, &p->query, dv) &&
+           append_tokens(room, &room->dq, p, &p->dq, &p->query, d) &&
+           append_tokens(room, &room->dk, p, &p->dk, &p->key, d) &&
+           append_tokens(room, &room->dv, p, &p->dv, &p->key, dv) &&
+           append(room, &room->share, nk, d > dv ? d : dv, size);
+}
+
 static bool find_room(const struct attn_problem *p, struct room *room)
 {
-    const int64_t size = attn_dtype_size(p->dtype);
-    const int64_t nq = p->query.max, nk = p->key.max, d = p->head_dim, dv = p->head_dim_v;
-    room->bytes = 0;
-    return append(room, &room->scores, nq, nk, size) && append(room, &room->lse, nq, 1, size) &&
-           append(room, &room->q, fits_blas(&p->q, d) ? 0 : nq, d, size) &&
-           append(room, &room->k, fits_blas(&p->k, d) ? 0 : nk, d, size) &&
-           append(room, &room->v, fits_blas(&p->v, dv) ? 0 : nk, dv, size) &&
-           append(room, &room->out, fits_blas(&p->out, dv) ? 0 : nq, dv, size);
+    const int64_t size = attn_dtype_size(attn_compute_dtype(p->dtype));
+    const int64_t nq = p->query.max, nk = p->key.max;
+    memset(room, 0, sizeof *room);
+    return append(room, &room->scores, nq, nk, size) &&
+           append(room, &room->bias, p->bias.data ? nk : 0, 1, size) &&
+           append_tokens(room, &room->q, p, &p->q, &p->query, p->head_dim) &&
+           append_tokens(room, &room->k, p, &p->k, &p->key, p->head_dim) &&
+           append_tokens(room, &room->v, p, &p->v, &p->key, p->head_dim_v) &&
+           (p->pass == ATTN_PASS_FORWARD ? find_forward(p, room, size)
+                                         : find_backward(p, room, size));
 }
 
 /* Whether the BLAS, which counts in int, can take the sizes; else the plan is refused. */
@@ -115,55 +127,116 @@ static bool countable(const struct attn_problem *p, struct attn_plan *plan)
     return true;
 }
 
-/* Heads of all sequences: what the threads share out. False where 63 bits do not hold it. */
-static bool count_heads(const struct attn_problem *p, int64_t *heads)
+/* The parts of dbias, none of which shares a sum with another: by sequence and by head, unless it
+ * is summed over them. */
+static int64_t bias_part_heads(const struct attn_problem *p)
 {
-    return !__builtin_mul_overflow(p->batch, p->heads_q, heads);
+    const bool per_head = p->bias_offset.data ? p->bias_per_head : p->dbias.head != 0;
+    return per_head ? p->heads_q : 1;
+}
+
+static int64_t bias_part_count(const struct attn_problem *p)
+{
+    const bool per_sequence = p->bias_offset.data || p->dbias.batch;
+    return !p->dbias.data ? 0 : bias_part_heads(p) * (per_sequence ? p->batch : 1);
+}
+
+static struct bias_part bias_part_of(const struct attn_problem *p, int64_t n)
+{
+    const int64_t heads = bias_part_heads(p), b = n / heads, h = n % heads;
+    const bool per_sequence = p->bias_offset.data || p->dbias.batch;
+    struct attn_sequence s = {.p = p};
+    if (p->batch > 0)
+        s = attn_sequence_of(p, b);
+    struct bias_part part = {.b = b, .b_end = per_sequence ? b + 1 : p->batch, .h = h};
+    part.h_end = heads > 1 ? h + 1 : p->heads_q;
+    part.to = attn_sequence_bias(&s, p->dbias);
+    part.rows = p->bias_offset.data ? s.nq : bias_extent(p, &p->query, p->dbias.query);
+    part.cols = p->bias_offset.data ? s.nk : bias_extent(p, &p->key, p->dbias.key);
+    part.to.data += h * part.to.head * attn_dtype_size(p->bias_dtype);
+    return part;
+}
+
+/* What the threads share out first: query heads of all sequences, or groups of them, with the key
+ * head that a gradient has to be summed for. */
+static int64_t item_count(const struct attn_problem *p)
+{
+    return p->batch * (p->pass == ATTN_PASS_FORWARD ? p->heads_q : p->heads_kv);
+}
+
+/* Numbers that dsink is summed from. */
+static int64_t sink_count(const struct attn_problem *p)
+{
+    return p->dsink.data ? p->batch * p->heads_q : 0;
 }
 
 static void eager_plan(const struct attn_settings *s, const struct attn_problem *p,
                        struct attn_plan *plan)
 {
-    const struct kernel *kernel = find_kernel(p->dtype);
     struct room room;
-    int64_t heads, bytes;
-    if (!attn_plan_offers(plan, p, OFFERED, "eager"))
+    int64_t bytes, sinks = 0;
+    if (!attn_plan_offers(plan, p, offered(p->pass), "eager"))
         return;
-    if (!kernel) {
-        attn_plan_refuse(plan, ATTN_UNSUPPORTED, "q.dtype: the eager backend offers f32 and f64");
-        return;
-    }
     if (!countable(p, plan))
         return;
-    if (!count_heads(p, &heads)) {
-        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
-                         "batch: %" PRId64 " sequences of %" PRId64 " heads are too many", p->batch,
-                         p->heads_q);
-        return;
-    }
-    plan->threads = heads < 1 ? 1 : heads < s->threads ? (int32_t)heads : s->threads;
+    const int64_t items = item_count(p), parts = bias_part_count(p);
+    const int64_t most = items > parts ? items : parts;
+    plan->threads = most < 1 ? 1 : most < s->threads ? (int32_t)most : s->threads;
     if (!find_room(p, &room) || __builtin_mul_overflow(room.bytes, plan->threads, &bytes) ||
-        (uint64_t)bytes > SIZE_MAX) {
+        __builtin_mul_overflow(sink_count(p), (int64_t)sizeof(double), &sinks) ||
+        __builtin_add_overflow(bytes, sinks, &bytes) || (uint64_t)bytes > SIZE_MAX) {
         attn_plan_refuse(plan, ATTN_UNSUPPORTED,
                          "workspace: scores of %" PRId64 " queries and %" PRId64
                          " keys for %d threads exceed the address space",
                          p->query.max, p->key.max, (int)plan->threads);
         return;
     }
-    plan->workspace = heads > 0 ? (size_t)bytes : 0;
-    plan->kernel_set = kernel;
-    snprintf(plan->kernel, sizeof plan->kernel, "%s", kernel->name);
+    plan->workspace = most > 0 ? (size_t)bytes : 0;
+    plan->kernel_set = attn_isa_softmax(s->isa, attn_compute_dtype(p->dtype));
+    snprintf(plan->kernel, sizeof plan->kernel, "gemm %s, softmax %s", attn_dtype_name(p->dtype),
+             attn_isa_name(s->isa, NULL));
     plan->status = ATTN_OK;
 }
 
 struct job {
     const struct attn_problem *p;
-    const struct kernel *kernel;
+    const struct attn_softmax *softmax;
     struct room room;
     char *workspace;
-    int64_t heads;
-    _Atomic int64_t next; /* head that the next idle thread takes */
+    double *sinks; /* [B][Hq], what each adds to dsink */
+    int64_t items;
+    void (*item)(const struct job *job, int64_t n, char *part);
+    _Atomic int64_t next; /* item that the next idle thread takes */
 };
+
+static void forward_item(const struct job *job, int64_t n, char *part)
+{
+    const struct head t = head_of(job->p, n / job->p->heads_q, n % job->p->heads_q, job->softmax);
+    if (job->p->dtype == ATTN_F64)
+        head_f64(&t, &job->room, part);
+    else
+        head_f32(&t, &job->room, part);
+}
+
+static void backward_item(const struct job *job, int64_t n, char *part)
+{
+    const struct attn_problem *p = job->p;
+    const int64_t b = n / p->heads_kv, kv = n % p->heads_kv;
+    double *sinks = job->sinks ? job->sinks + n * p->group : NULL;
+    if (p->dtype == ATTN_F64)
+        group_f64(p, b, kv, job->softmax, &job->room, part, sinks);
+    else
+        group_f32(p, b, kv, job->softmax, &job->room, part, sinks);
+}
+
+static void bias_item(const struct job *job, int64_t n, char *part)
+{
+    const struct bias_part to = bias_part_of(job->p, n);
+    if (job->p->dtype == ATTN_F64)
+        bias_part_f64(job->p, &to, job->softmax, &job->room, part);
+    else
+        bias_part_f32(job->p, &to, job->softmax, &job->room, part);
+}
 
 static void work(void *arg, int32_t thread, int32_t team)
 {
@@ -172,21 +245,49 @@ static void work(void *arg, int32_t thread, int32_t team)
     (void)team;
     for (;;) {
         const int64_t n = atomic_fetch_add(&job->next, 1);
-        if (n >= job->heads)
+        if (n >= job->items)
             return;
-        job->kernel->head(job->p, &job->room, part, n / job->p->heads_q, n % job->p->heads_q);
+        job->item(job, n, part);
+    }
+}
+
+static void share_out(struct job *job, int32_t threads, int64_t items,
+                      void (*item)(const struct job *job, int64_t n, char *part))
+{
+    job->items = items;
+    job->item = item;
+    atomic_store(&job->next, 0);
+    attn_parallel(threads, work, job);
+}
+
+/* Sums over sequences are made in their order, whichever thread did them. */
+static void sum_sinks(const struct job *job)
+{
+    const struct attn_problem *p = job->p;
+    for (int64_t h = 0; h < p->heads_q; h++) {
+        double sum = 0;
+        for (int64_t b = 0; b < p->batch; b++)
+            sum += job->sinks[b * p->heads_q + h];
+        attn_put_number(p->dsink.data, attn_compute_dtype(p->dtype), h * p->dsink.head, sum);
     }
 }
 
 static attn_status eager_run(const struct attn_settings *s, const struct attn_problem *p,
                              const struct attn_plan *plan, void *workspace)
 {
-    struct job job = {.p = p, .kernel = plan->kernel_set, .workspace = workspace};
+    struct job job = {.p = p, .softmax = plan->kernel_set, .workspace = workspace};
     (void)s;
-    atomic_init(&job.next, 0);
-    count_heads(p, &job.heads);
     find_room(p, &job.room);
-    attn_parallel(plan->threads, work, &job);
+    if (p->pass == ATTN_PASS_FORWARD) {
+        share_out(&job, plan->threads, item_count(p), forward_item);
+    } else {
+        if (p->dsink.data)
+            job.sinks = (double *)(job.workspace + plan->threads * job.room.bytes);
+        share_out(&job, plan->threads, item_count(p), backward_item);
+        share_out(&job, plan->threads, bias_part_count(p), bias_item);
+    }
+    if (p->dsink.data)
+        sum_sinks(&job);
     attn_clear_unused_rows(p);
     return ATTN_OK;
 }

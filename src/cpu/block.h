@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A block of rows of a unit and its scores against a tile of keys: what the kernels of the forward
+ * and of the backward pass share. Rows lie in the lanes.
+ */
+#ifndef ATTN_CPU_BLOCK_H
+#define ATTN_CPU_BLOCK_H
+
+#include "cpu/pack.h"
+
+enum { BQ = NV * VEC_N }; /* rows in a block */
+
+/* ---- State of a block of rows ---------------------------------------------------------------- */
+
+struct block {
+    const struct attn_unit *u;
+    int64_t row0, rows; /* rows row0 .. row0 + rows - 1 of the unit; lanes past them repeat the
+                           last row, unseen */
+    int64_t d;
+    struct exponent scale; /* of the scores, without its sign */
+    real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
+    real *s;            /* [room][BQ] scores of the tile, where they are not used at once */
+    real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
+    real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
+    int64_t query[BQ];  /* of each lane */
+    const elem *q[BQ];  /* row of each lane */
+    struct attn_range see[BQ]; /* keys that each lane sees */
+    int64_t head[BQ];          /* query head of each lane */
+    bool shaped;               /* more than the scale goes into the scores */
+    bool masked;               /* rules beyond the band and the key mask may hide keys */
+    bool partly;               /* of the tile in work they hide some from some lanes */
+    struct attn_score_view bias;
+    real slope[BQ];            /* of ALiBi */
+    uint32_t seen[BK], kept[BK]; /* lanes, as bits, that see a key by the masks; that keep it */
+
+    /* The forward pass. */
+    bool begun;  /* o holds sums */
+    bool scaled; /* sinks or dropout change what the sums are multiplied by */
+    int64_t dv, dv_panels; /* dv rounded up to MR */
+    real *p;     /* [room / PAIR][BQ] probabilities of the tile, as words */
+    real *o;     /* [dv][BQ] sums of p v */
+    real *r;     /* [BQ] references, scores */
+    real *l;     /* [BQ] sums of p; 0: no reference yet */
+    elem *out[BQ];
+};
+
+/* Sets up all but the memory of the block of rows at row0, which ends at `end` or before. */
+static void block_init(struct block *t, const struct attn_unit *u, int64_t row0, int64_t end)
+{
+    const struct attn_problem *p = u->p;
+    t->u = u;
+    t->row0 = row0;
+    t->rows = min64(BQ, end - row0);
+    t->d = p->head_dim;
+    t->scale = score_exponent(p);
+    t->shaped = shapes_scores(p);
+    t->masked = has_masks(p);
+    t->partly = false;
+    t->capped = NULL;
+    t->bias = attn_bias_of(&u->seq);
+
+    const int64_t h = u->head_kv * p->group;
+    const elem *q = (const elem *)attn_view_at(&p->q, &p->query, u->b, 0, h, sizeof(elem));
+    int64_t query = row0 / p->group, head = row0 % p->group;
+    for (int64_t lane = 0; lane < BQ; lane++) {
+        t->query[lane] = query;
+        t->q[lane] = q + query * p->q.token + head * p->q.head;
+        t->see[lane] = attn_band_row(u->band, query);
+        t->head[lane] = h + head;
+        t->slope[lane] = p->alibi.data ? (real)attn_slope_of(&u->seq, h + head) : 0;
+        if (lane + 1 < t->rows && ++head == p->group) {
+            head = 0;
+            query++;
+        }
+    }
+}
+
+/* Asks for the queries of the block of rows at row0, to the second cache. Inlined, because a
+ * compiler takes a function that does nothing else for one without effect. */
+INLINE void fetch_queries(const struct attn_unit *u, int64_t row0)
+{
+    const struct attn_problem *p = u->p;
+    const int64_t rows = min64(BQ, u->nq * p->group - row0), h = u->head_kv * p->group;
+    const elem *q = (const elem *)attn_view_at(&p->q, &p->query, u->b, 0, h, sizeof(elem));
+    int64_t query = row0 / p->group, head = row0 % p->group;
+    for (int64_t r = 0; r < rows; r++) {
+        const elem *row = q + query * p->q.token + head * p->q.head;
+        for (int64_t c = 0; c < p->head_dim; c += 64 / (int64_t)sizeof(elem))
+            __builtin_prefetch(row + c, 0, 2);
+        if (++head == p->group) {
+            head = 0;
+            query++;
+        }
+    }
+}
+
+/* VEC_N rows of n elements to columns: to[n / PAIR][BQ] words. */
+static void load_lanes(real *to, const elem *const *row, int64_t n)
+{
+    int64_t c = 0;
+    vec r[VEC_N];
+    for (; (c + VEC_N) * PAIR <= n; c += VEC_N) {
+        UNROLL for (int i = 0; i < VEC_N; i++)
+            r[i] = word_load(row[i] + c * PAIR);
+        vec_transpose(r);
+        UNROLL for (int i = 0; i < VEC_N; i++)
+            vec_store(to + (c + i) * BQ, r[i]);
+    }
+    for (; c * PAIR < n; c++)
+        for (int i = 0; i < VEC_N; i++)
+            to[c * BQ + i] = word_get(row[i] + c * PAIR, n - c * PAIR);
+}
+
+/* The block's queries to qt. */
+static void load_queries(struct block *t)
+{
+    for (int64_t lane = 0; lane < BQ; lane += VEC_N)
+        load_lanes(t->qt + lane, t->q + lane, t->d);
+    for (int64_t at = 0; t->u->p->scale < 0 && at < words(t->d) * BQ; at += VEC_N)
+        vec_store(t->qt + at, word_negate(vec_load(t->qt + at)));
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------- */
+
+/* s[r][v] = k[r] . q[v]: MR rows k of n words by BQ columns qt[n][BQ]. */
+INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t n)
+{
+    UNROLL for (int r = 0; r < MR; r++)
+        UNROLL for (int v = 0; v < NV; v++)
+            s[r][v] = vec_zero();
+    UNROLL_BY(4) for (int64_t c = 0; c < n; c++) {
+        vec q[NV];
+        UNROLL for (int v = 0; v < NV; v++) {
+            q[v] = vec_load(qt + c * BQ + v * VEC_N);
+            vec_keep(&q[v]);
+        }
+        UNROLL for (int r = 0; r < MR; r++) {
+            vec b = vec_set(k[r * n + c]);
+            vec_keep(&b);
+            UNROLL for (int v = 0; v < NV; v++)
+                s[r][v] = vec_mac(b, q[v], s[r][v]);
+        }
+    }
+}
+
+/* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`. */
+INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j0, int64_t j1,
+                           int64_t n)
+{
+    for (int64_t j = j0; j < j1; j += MR) {
+        vec s[MR][NV];
+        dot_keys(qt, s, keys + j * n, n);
+        UNROLL for (int r = 0; r < MR; r++)
+            UNROLL for (int v = 0; v < NV; v++)
+                vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
+    }
+}
+
+/* Scores of keys j0 .. j1 - 1 of a tile to t->s, for when they are not used at once. */
+INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t n)
+{
+    store_products(t->s, t->qt, keys, j0, j1, n);
+}
+
+/* ---- Visibility ------------------------------------------------------------------------------ */
+
+/* The keys of the tile that starts at k0 that each lane sees, as positions in the tile. */
+static void see_tile(struct block *t, int64_t k0)
+{
+    for (int64_t lane = 0; lane < BQ; lane++) {
+        const struct attn_range r = t->see[lane];
+        t->lo[lane] = (real)min64(r.lo > k0 ? r.lo - k0 : 0, BK);
+        t->hi[lane] = (real)min64(r.hi > k0 ? r.hi - k0 : 0, BK);
+    }
+}
+
+/* Lanes of vector v that see key j of the tile. */
+INLINE vmask sees(const struct block *t, int64_t j, int v)
+{
+    const vec at = vec_set((real)j);
+    const vmask band = vmask_and(vec_le(vec_load(t->lo + v * VEC_N), at),
+                                 vec_lt(at, vec_load(t->hi + v * VEC_N)));
+    return t->partly ? vmask_and(band, vmask_of(t->seen[j] >> v * VEC_N)) : band;
+}
+
+/* -inf to the scores in t->s that a lane does not see, or that the key mask hides. */
+static void hide(struct block *t, int64_t k0, int64_t j0, int64_t j1)
+{
+    const uint8_t *mask = t->u->key_mask;
+    const vec nothing = vec_set(-INFINITY);
+    for (int64_t j = j0; j < j1; j++) {
+        const bool hidden = mask && k0 + j < t->u->nk && !mask[k0 + j];
+        for (int v = 0; v < NV; v++) {
+            real *s = t->s + j * BQ + v * VEC_N;
+            vec_store(s, hidden ? nothing : vec_select(sees(t, j, v), vec_load(s), nothing));
+        }
+    }
+}
+
+#include "cpu/shape.h"
+
+/* ---- Products with what is in panels --------------------------------------------------------- */
+
+/* Word j of a panel's column, 0 for the lanes of vector v that do not see it. */
+INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
+{
+    vmask seen[PAIR];
+    for (int i = 0; i < PAIR; i++)
+        seen[i] = sees(t, j * PAIR + i, v);
+    return word_seen(b, seen);
+}
+
+/* o[n][BQ] += panels^T p over keys j0 .. j1 - 1 of the tile, n a multiple of MR; begun: o holds
+ * something. careful: what a lane does not see counts as 0. */
+INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const real *panels,
+                const real *p, int64_t j0, int64_t j1, bool careful)
+{
+    for (int64_t c = 0; c < n; c += MR, panels += panel_words(t->u->room)) {
+        vec acc[MR][NV];
+        UNROLL for (int r = 0; r < MR; r++)
+            UNROLL for (int v = 0; v < NV; v++)
+                acc[r][v] = begun ? vec_load(o + (c + r) * BQ + v * VEC_N) : vec_zero();
+        UNROLL_BY(2) for (int64_t j = j0 / PAIR; j < j1 / PAIR; j++) {
+            vec w[NV];
+            UNROLL for (int v = 0; v < NV; v++) {
+                w[v] = vec_load(p + j * BQ + v * VEC_N);
+                vec_keep(&w[v]);
+            }
+            UNROLL for (int r = 0; r < MR; r++) {
+                vec b = vec_set(panels[j * MR + r]);
+                vec_keep(&b);
+                UNROLL for (int v = 0; v < NV; v++) {
+                    const vec seen = careful ? word_where_seen(t, b, j, v) : b;
+                    acc[r][v] = vec_mac(seen, w[v], acc[r][v]);
+                }
+            }
+        }
+        UNROLL for (int r = 0; r < MR; r++)
+            UNROLL for (int v = 0; v < NV; v++)
+                vec_store(o + (c + r) * BQ + v * VEC_N, acc[r][v]);
+    }
+}
+
+/* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by` is
+ * below 0, 0. bad[]: 0, or NaN for a row that is not finite. 0 is added so that a sum of zeros has
+ * the same sign whatever stood at places of weight 0. */
+static void store_lanes(elem *const *to, int64_t lanes, const real *o, int64_t n, const real *factor,
+                        real *bad)
+{
+    const vec by = vec_load(factor);
+    const vmask none = vec_lt(by, vec_zero());
+    vec sum = vec_zero(), r[VEC_N];
+    int64_t c = 0;
+    for (; c + VEC_N <= n; c += VEC_N) {
+        UNROLL for (int i = 0; i < VEC_N; i++) {
+            r[i] = vec_fma(vec_load(o + (c + i) * BQ), by, vec_zero());
+            r[i] = vec_select(none, vec_zero(), r[i]);
+            sum = vec_fma(r[i], vec_zero(), sum);
+        }
+        vec_transpose(r);
+        if (lanes == VEC_N)
+            UNROLL for (int i = 0; i < VEC_N; i++)
+                elem_store(to[i] + c, r[i]);
+        else
+            for (int i = 0; i < lanes; i++)
+                elem_store(to[i] + c, r[i]);
+    }
+    for (; c < n; c++) {
+        const vec x = vec_select(none, vec_zero(),
+                                 vec_fma(vec_load(o + c * BQ), by, vec_zero()));
+        real part[VEC_N];
+        vec_store(part, x);
+        sum = vec_fma(x, vec_zero(), sum);
+        for (int i = 0; i < lanes; i++)
+            to[i][c] = elem_put(part[i]);
+    }
+    vec_store(bad, sum);
+}
+
+#endif

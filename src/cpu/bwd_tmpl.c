@@ -1,0 +1,647 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Backward kernel, built once per instruction set and element type. It computes in the computing
+ * type throughout; 16-bit elements are converted as they are packed.
+ *
+ * One item of work is a tile of keys against all rows of its unit that see some of it, strip by
+ * strip. For each block of rows of a strip, rows in the lanes as in the forward pass,
+ *
+ *     s = k q^T, then shaped and hidden;  p = exp(s - LSE);  g = v dout^T;  ds = p (g - D)
+ *
+ * and then, columns of a head in the lanes, dv += p dout and dk += ds q over the rows of the strip,
+ * and dq += ds k with the rows in the lanes again. What this takes of the rows lies ready in both
+ * forms, made once per unit. dk and dv stay with the tile until it is done. dq is added to by one
+ * tile after another in their order, whichever threads they are on, so every sum has one order.
+ *
+ * What a row does not see has the score -inf, and p and ds are set to 0 there. In the three
+ * products that follow, 0 would still meet NaN where something is not finite: rows and tiles know
+ * whether they hold such numbers, and their products then leave out what is not seen.
+ */
+#include "cpu/block.h"
+
+_Static_assert(PAIR == 1, "words are single numbers");
+
+enum {
+    STRIP = 64 / BQ > 1 ? 64 / BQ : 1, /* blocks in a strip */
+    WIDE = NV * VEC_N                  /* columns in a panel of rows */
+};
+
+/* A block of rows made ready. The arrays lie behind it. */
+struct ready {
+    struct block block;
+    struct attn_range see;   /* keys that some lane sees */
+    bool all;                /* each lane is a row, and sees what its band shows */
+    bool q_finite, dout_finite;
+    real ref[BQ], rest[BQ];  /* their sum: the LSE, by the scale of the scores; rest rounds ref */
+    real delta[BQ];          /* dout . out - dlse */
+};
+
+/* Its arrays. */
+struct arrays {
+    real *qt, *dout_t; /* [d][BQ], [dv][BQ] */
+    real *q, *dout;    /* panels, [d / WIDE][BQ][WIDE]; the last one is narrower */
+    real *dq;          /* [d up to MR][BQ], without the scale */
+};
+
+static int64_t padded(int64_t n) { return round_up(n, VEC_N); }
+
+static int64_t ready_bytes(const struct attn_problem *p)
+{
+    const int64_t d = p->head_dim, dv = p->head_dim_v;
+    const int64_t reals = d + dv + padded(d) + padded(dv) + round_up(d, MR);
+    return round_up((int64_t)sizeof(struct ready), 64) +
+           round_up(reals * BQ * (int64_t)sizeof(real), 64);
+}
+
+static int64_t strip_bytes(const struct attn_problem *p) { return STRIP * ready_bytes(p); }
+
+static struct ready *ready_at(const struct attn_unit *u, int64_t strip, int64_t m)
+{
+    return (struct ready *)(void *)(u->packed + strip * strip_bytes(u->p) + m * ready_bytes(u->p));
+}
+
+static struct arrays arrays_of(const struct attn_problem *p, struct ready *r)
+{
+    const int64_t d = p->head_dim, dv = p->head_dim_v;
+    struct arrays a;
+    a.qt = (real *)(void *)((char *)r + round_up((int64_t)sizeof *r, 64));
+    a.dout_t = a.qt + d * BQ;
+    a.q = a.dout_t + dv * BQ;
+    a.dout = a.q + padded(d) * BQ;
+    a.dq = a.dout + padded(dv) * BQ;
+    return a;
+}
+
+static int64_t rows_of(const struct attn_unit *u) { return u->nq * u->p->group; }
+
+/* Blocks of a strip that have rows. */
+static int64_t blocks_of(const struct attn_unit *u, int64_t strip)
+{
+    const int64_t left = rows_of(u) - strip * STRIP * BQ;
+    return left >= STRIP * BQ ? STRIP : (left + BQ - 1) / BQ;
+}
+
+/* ---- Making rows ready ----------------------------------------------------------------------- */
+
+/* A row of n elements, null for zeros, to line `lane` of panels. Returns bad, NaN if an element is
+ * not finite. */
+static vec spread_row(real *to, int64_t lane, const elem *row, int64_t n, vec bad)
+{
+    for (int64_t c = 0; c < padded(n); c += VEC_N) {
+        const int64_t panel = c / WIDE * WIDE;
+        const int64_t width = min64(WIDE, padded(n) - panel);
+        real part[VEC_N] = {0};
+        vec x = vec_zero();
+        if (row && c + VEC_N <= n) {
+            x = elem_load(row + c);
+        } else if (row) {
+            for (int64_t i = 0; c + i < n; i++)
+                part[i] = elem_get(row[c + i]);
+            x = vec_load(part);
+        }
+        bad = vec_fma(x, vec_zero(), bad);
+        vec_store(to + panel * BQ + lane * width + (c - panel), x);
+    }
+    return bad;
+}
+
+/* Where token `query` of head `head` stands in a tensor of elements on the query side. */
+static const elem *row_at(const struct attn_unit *u, const struct attn_view *v, int64_t query,
+                          int64_t head)
+{
+    return (const elem *)attn_view_at(v, &u->p->query, u->b, query, head, sizeof(elem));
+}
+
+static real number_at(const struct attn_unit *u, const struct attn_view *v, int64_t query,
+                      int64_t head)
+{
+    return *(const real *)(const void *)attn_view_at(v, &u->p->query, u->b, query, head,
+                                                     sizeof(real));
+}
+
+/* The LSE, by the scale that the scores of a tile do not have yet, as two numbers. A row whose LSE
+ * is infinite sees nothing. */
+static void set_reference(struct ready *r, int64_t lane, double lse, double scale)
+{
+    const double whole = lse / scale;
+    r->ref[lane] = r->rest[lane] = 0;
+    if (isinf(lse)) {
+        r->block.see[lane] = (struct attn_range){0, 0};
+        r->all = false;
+        return;
+    }
+    r->ref[lane] = (real)whole;
+    if (isfinite(r->ref[lane]))
+        r->rest[lane] = (real)(-fma((double)r->ref[lane], scale, -lse) / scale);
+}
+
+/* D of each lane, see semantics.md. dout . out is summed in the order in which the products of dout
+ * with values are: where a row is one value, the two cancel. out_t: room for out, [dv][BQ]. */
+static void set_deltas(struct ready *r, const real *dout_t, real *out_t)
+{
+    const struct block *t = &r->block;
+    const struct attn_problem *p = t->u->p;
+    const elem *out[BQ];
+    for (int64_t lane = 0; lane < BQ; lane++)
+        out[lane] = row_at(t->u, &p->out, t->query[lane], t->head[lane]);
+    for (int64_t lane = 0; lane < BQ; lane += VEC_N) {
+        vec sum = vec_zero();
+        load_lanes(out_t + lane, out + lane, p->head_dim_v);
+        for (int64_t c = 0; c < p->head_dim_v; c++)
+            sum = vec_fma(vec_load(out_t + c * BQ + lane), vec_load(dout_t + c * BQ + lane), sum);
+        vec_store(r->delta + lane, sum);
+    }
+    for (int64_t lane = 0; p->dlse.data && lane < BQ; lane++)
+        r->delta[lane] -= number_at(t->u, &p->dlse, t->query[lane], t->head[lane]);
+}
+
+/* Rows from row0 on, up to `end` or a block of them. */
+static void prepare_block(const struct attn_unit *u, int64_t row0, int64_t end, struct ready *r)
+{
+    const struct attn_problem *p = u->p;
+    struct block *t = &r->block;
+    const struct arrays a = arrays_of(p, r);
+    const elem *dout[BQ];
+    vec bad_q = vec_zero(), bad_dout = vec_zero();
+
+    block_init(t, u, row0, end);
+    r->see = attn_band_any(u->band, t->query[0], t->query[BQ - 1] + 1);
+    r->all = t->rows == BQ;
+    t->qt = a.qt;
+    load_queries(t);
+    for (int64_t lane = 0; lane < BQ; lane++)
+        dout[lane] = row_at(u, &p->dout, t->query[lane], t->head[lane]);
+    for (int64_t lane = 0; lane < BQ; lane += VEC_N)
+        load_lanes(a.dout_t + lane, dout + lane, p->head_dim_v);
+    set_deltas(r, a.dout_t, a.dout); /* where dout comes next */
+    for (int64_t lane = 0; lane < BQ; lane++) {
+        const bool given = lane < t->rows;
+        bad_q = spread_row(a.q, lane, given ? t->q[lane] : NULL, t->d, bad_q);
+        bad_dout = spread_row(a.dout, lane, given ? dout[lane] : NULL, p->head_dim_v, bad_dout);
+        set_reference(r, lane, (double)number_at(u, &p->lse, t->query[lane], t->head[lane]),
+                      rounded_scale(p));
+        if (!given)
+            t->see[lane] = (struct attn_range){0, 0};
+    }
+    r->q_finite = vmask_all(vec_le(bad_q, vec_zero()));
+    r->dout_finite = vmask_all(vec_le(bad_dout, vec_zero()));
+}
+
+static void prepare(const struct attn_unit *u, int64_t strip)
+{
+    for (int64_t m = 0; m < blocks_of(u, strip); m++)
+        prepare_block(u, (strip * STRIP + m) * BQ, rows_of(u), ready_at(u, strip, m));
+}
+
+/* Keys that some row of the strip sees. */
+static struct attn_range strip_sees(const struct attn_unit *u, int64_t strip)
+{
+    const int64_t first = strip * STRIP * BQ;
+    const int64_t last = min64(first + STRIP * BQ, rows_of(u)) - 1;
+    return attn_band_any(u->band, first / u->p->group, last / u->p->group + 1);
+}
+
+/* ---- A tile of keys -------------------------------------------------------------------------- */
+
+/* What a thread works with. */
+struct work {
+    const struct attn_unit *u;
+    int64_t k0, keys;  /* the tile's first key, and how many */
+    bool hides, finite; /* the key mask hides some; all keys that it does not hide are finite */
+    real *k, *v;       /* [room][d], [room][dv] */
+    real *panels;      /* of keys, as pack.h has those of values */
+    real *dk, *dv;     /* panels, [d / WIDE][room][WIDE], the last one narrower; without the scale */
+    real *capped, *g;  /* [room][BQ] */
+    real *s;           /* [room][BQ] */
+    real *p, *ds;      /* [STRIP][room][BQ] */
+    struct block t[STRIP];
+    struct attn_range part[STRIP]; /* keys of the tile that a block has to do with */
+};
+
+static int64_t work_bytes(const struct attn_problem *p, int64_t room)
+{
+    const int64_t d = p->head_dim, dv = p->head_dim_v;
+    const int64_t reals = room * (d + dv + padded(d) + padded(dv)) +
+                          round_up(d, MR) / MR * panel_words(room) + (3 + 2 * STRIP) * room * BQ;
+    return round_up((int64_t)sizeof(struct work), 64) +
+           round_up(reals * (int64_t)sizeof(real), 64);
+}
+
+static struct work *work_begin(const struct attn_unit *u, void *scratch)
+{
+    const int64_t d = u->p->head_dim, dv = u->p->head_dim_v, room = u->room;
+    struct work *w = scratch;
+    real *at = (real *)(void *)((char *)scratch + round_up((int64_t)sizeof *w, 64));
+    w->u = u;
+    w->k = at, at += room * d;
+    w->v = at, at += room * dv;
+    w->panels = at, at += round_up(d, MR) / MR * panel_words(room);
+    w->dk = at, at += room * padded(d);
+    w->dv = at, at += room * padded(dv);
+    w->capped = at, at += room * BQ;
+    w->g = at, at += room * BQ;
+    w->s = at, at += room * BQ;
+    w->p = at, at += STRIP * room * BQ;
+    w->ds = at;
+    return w;
+}
+
+/* Packs tile n; keys that the mask hides are 0. */
+static void load_tile(struct work *w, int64_t n)
+{
+    const struct attn_unit *u = w->u;
+    const struct attn_problem *p = u->p;
+    vec bad = vec_zero();
+    w->k0 = n * BK;
+    w->keys = min64(BK, u->nk - w->k0);
+    w->hides = false;
+    for (int64_t j = 0; j < round_up(w->keys, MR); j++) {
+        const int64_t key = w->k0 + j;
+        const bool given = j < w->keys && (!u->key_mask || u->key_mask[key]);
+        const elem *k = NULL, *v = NULL;
+        if (given) {
+            k = (const elem *)attn_view_at(&p->k, &p->key, u->b, key, u->head_kv, sizeof *k);
+            v = (const elem *)attn_view_at(&p->v, &p->key, u->b, key, u->head_kv, sizeof *v);
+        }
+        w->hides = w->hides || !given;
+        pack_key(w->k + j * p->head_dim, k, p->head_dim);
+        pack_key(w->v + j * p->head_dim_v, v, p->head_dim_v);
+        bad = pack_values(w->panels + j * MR, panel_words(u->room), &k, p->head_dim, bad);
+    }
+    w->finite = vmask_all(vec_le(bad, vec_zero()));
+    memset(w->dk, 0, (size_t)(u->room * padded(p->head_dim)) * sizeof *w->dk);
+    memset(w->dv, 0, (size_t)(u->room * padded(p->head_dim_v)) * sizeof *w->dv);
+}
+
+/* Sets t->seen to the lanes that see each key, by the scores. */
+static NOINLINE void note_seen(struct block *t, int64_t j0, int64_t j1)
+{
+    for (int64_t j = j0; j < j1; j++) {
+        t->seen[j] = 0;
+        for (int lane = 0; lane < BQ; lane++)
+            t->seen[j] |= (uint32_t)!(t->s[j * BQ + lane] <= (real)-INFINITY) << lane;
+    }
+    for (int lane = 0; lane < BQ; lane++) {
+        t->lo[lane] = 0;
+        t->hi[lane] = BK;
+    }
+    t->partly = true;
+}
+
+/* From the scores in t->s and products g of values and dout: p and ds of keys j0 .. j1 - 1. Through
+ * the softcap if t->capped is set, and with the sign of the scale if `negative`; plain: neither, and
+ * no dropout. */
+INLINE void differentiate(const struct block *t, const struct ready *ready, const real *g, real *p,
+                          real *ds, int64_t j0, int64_t j1, bool negative, bool plain)
+{
+    const struct attn_dropout *drop = &t->u->p->dropout;
+    const struct scaling scaling = scaling_of(t->u->p);
+    const vec sign = vec_set(negative ? -1 : 1), kept_scale = vec_set((real)drop->scale);
+    const vec lowest = vec_set(-INFINITY), zero = vec_zero();
+    for (int v = 0; v < NV; v++) {
+        const vec ref = vec_load(ready->ref + v * VEC_N), rest = vec_load(ready->rest + v * VEC_N);
+        const vec delta = vec_load(ready->delta + v * VEC_N);
+        for (int64_t j = j0; j < j1; j += MR) {
+            UNROLL for (int i = 0; i < MR; i++) {
+                const int64_t at = (j + i) * BQ + v * VEC_N;
+                const vec s = vec_load(t->s + at);
+                const vmask gone = vec_le(s, lowest);
+                const vec e = vec_select(gone, zero, probability(vec_sub(s, ref), t->scale, rest));
+                vec weight = e, product = vec_load(g + at);
+                if (!plain && drop->on) {
+                    const vmask kept = vmask_of(t->kept[j + i] >> v * VEC_N);
+                    weight = vec_mul(e, vec_select(kept, kept_scale, zero)); /* NaN stays */
+                    product = vec_select(kept, vec_mul(product, kept_scale), zero);
+                }
+                vec d = vec_mul(e, vec_sub(product, delta));
+                if (!plain && t->capped)
+                    d = vec_mul(d, cap_slope(scaling, vec_load(t->capped + at)));
+                if (!plain)
+                    d = vec_mul(d, sign);
+                vec_store(p + at, weight);
+                vec_store(ds + at, vec_select(gone, zero, d));
+            }
+        }
+    }
+}
+
+/* Block m of the strip, where it has to do with the tile; w->part says with which keys. Its weights
+ * and the gradients of its scores: those of what the bias is added to, or, if through, of products
+ * of query and key but for the scale's size. d, dv: head sizes, constants where they are common. */
+INLINE void do_block(struct work *w, const struct ready *ready, const real *dout_t, int64_t m,
+                     bool through, int64_t d, int64_t dv)
+{
+    const struct attn_unit *u = w->u;
+    const struct attn_problem *p = u->p;
+    struct block *t = &w->t[m];
+    const int64_t j0 = ready->see.lo > w->k0 ? (ready->see.lo - w->k0) / MR * MR : 0;
+    const int64_t j1 = round_up(min64(w->keys, ready->see.hi - w->k0), MR);
+    w->part[m] = (struct attn_range){0, 0};
+    if (ready->see.lo >= ready->see.hi || j0 >= j1)
+        return;
+    *t = ready->block;
+    t->s = w->s;
+    t->capped = through && p->softcap > 0 ? w->capped : NULL;
+    const bool negative = through && p->scale < 0;
+    if (t->masked && !see_masks(t, w->k0, j0, j1))
+        return;
+    w->part[m] = (struct attn_range){j0, j1};
+    real *const at_p = w->p + m * u->room * BQ, *const at_ds = w->ds + m * u->room * BQ;
+
+    store_products(t->s, t->qt, w->k, j0, j1, d);
+    if (t->shaped)
+        shape_scores(t, w->k0, j0, j1);
+    if (!ready->all || w->hides || t->partly ||
+        !attn_band_whole(u->band, t->query[0], t->query[BQ - 1] + 1, w->k0 + j0, w->k0 + j1)) {
+        see_tile(t, w->k0);
+        hide(t, w->k0, j0, j1);
+    }
+    store_products(w->g, dout_t, w->v, j0, j1, dv);
+    if (p->dropout.on)
+        draw_kept(t, w->k0, j0, j1);
+    if (!w->finite || !ready->q_finite || !ready->dout_finite)
+        note_seen(t, j0, j1);
+    if (p->dropout.on || t->capped || negative)
+        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, negative, false);
+    else
+        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, false, true);
+}
+
+static void do_any_block(struct work *w, const struct ready *ready, const real *dout_t, int64_t m,
+                         bool through)
+{
+    const int64_t d = w->u->p->head_dim, dv = w->u->p->head_dim_v;
+    if (d == 128 && dv == 128)
+        do_block(w, ready, dout_t, m, through, 128, 128);
+    else if (d == 64 && dv == 64)
+        do_block(w, ready, dout_t, m, through, 64, 64);
+    else
+        do_block(w, ready, dout_t, m, through, d, dv);
+}
+
+/* sum[r] += weights of rows q0 .. q1 - 1 times their columns x[][width], MR keys from weight[r][0]
+ * on. careful: a row that does not see the key counts as 0. */
+INLINE void add_rows(vec sum[MR][NV], const real *weight, const real *x, int width,
+                     const uint32_t *seen, bool careful)
+{
+    UNROLL_BY(2) for (int64_t q = 0; q < BQ; q++) {
+        vec row[NV];
+        UNROLL for (int v = 0; v < width; v++) {
+            row[v] = vec_load(x + (q * width + v) * VEC_N);
+            vec_keep(&row[v]);
+        }
+        UNROLL for (int r = 0; r < MR; r++) {
+            vec b = vec_set(weight[r * BQ + q]);
+            vec_keep(&b);
+            const bool gone = careful && !(seen[r] >> q & 1);
+            UNROLL for (int v = 0; v < width; v++)
+                sum[r][v] = vec_fma(b, gone ? vec_zero() : row[v], sum[r][v]);
+        }
+    }
+}
+
+/* One panel of `width` vectors: to[room][width] += weights^T x over the strip's rows. */
+INLINE void add_panel(const struct work *w, real *to, const real *weights, const real *const *x,
+                      const bool *careful, int64_t blocks, int width)
+{
+    for (int64_t j = 0; j < round_up(w->keys, MR); j += MR) {
+        vec sum[MR][NV];
+        UNROLL for (int r = 0; r < MR; r++)
+            UNROLL for (int v = 0; v < width; v++)
+                sum[r][v] = vec_load(to + ((j + r) * width + v) * VEC_N);
+        for (int64_t m = 0; m < blocks; m++) {
+            const real *weight = weights + (m * w->u->room + j) * BQ;
+            if (j < w->part[m].lo || j >= w->part[m].hi)
+                continue;
+            if (careful[m])
+                add_rows(sum, weight, x[m], width, w->t[m].seen + j, true);
+            else
+                add_rows(sum, weight, x[m], width, NULL, false);
+        }
+        UNROLL for (int r = 0; r < MR; r++)
+            UNROLL for (int v = 0; v < width; v++)
+                vec_store(to + ((j + r) * width + v) * VEC_N, sum[r][v]);
+    }
+}
+
+/* to += weights^T x, x[m] being the panels of block m, n columns. */
+static NOINLINE void add_strip(const struct work *w, real *to, const real *weights,
+                               const real *const *from, const bool *careful, int64_t blocks,
+                               int64_t n)
+{
+    const real *x[STRIP];
+    for (int64_t c = 0; c < padded(n); c += WIDE) {
+        const int64_t width = min64(WIDE, padded(n) - c) / VEC_N;
+        for (int64_t m = 0; m < blocks; m++)
+            x[m] = from[m] + c * BQ;
+        real *const panel = to + c * w->u->room;
+        switch (width) { /* constants, so that sums stay in registers */
+        case 1: add_panel(w, panel, weights, x, careful, blocks, 1); break;
+        case 2: add_panel(w, panel, weights, x, careful, blocks, min64(2, NV)); break;
+        case 3: add_panel(w, panel, weights, x, careful, blocks, min64(3, NV)); break;
+        default: add_panel(w, panel, weights, x, careful, blocks, NV);
+        }
+    }
+}
+
+/* ---- Results --------------------------------------------------------------------------------- */
+
+/* What n sums are still to be multiplied by; a factor that may be beyond the type goes in here. */
+static real pending_scale(const struct attn_problem *p, real *sums, int64_t n)
+{
+    const double scale = product_scale(p);
+    if (!attn_is_extreme(scale))
+        return (real)scale;
+    for (int64_t i = 0; i < n; i++)
+        sums[i] = (real)(scale * (double)sums[i]);
+    return 1;
+}
+
+/* n columns of line j of panels, times `by`, to a row. 0 is added as in store_lanes(). */
+static void store_line(elem *to, const real *panels, int64_t room, int64_t j, int64_t n, real by)
+{
+    for (int64_t c = 0; c < n; c += VEC_N) {
+        const int64_t panel = c / WIDE * WIDE;
+        const int64_t width = min64(WIDE, padded(n) - panel);
+        const vec x = vec_load(panels + panel * room + j * width + (c - panel));
+        const vec scaled = vec_fma(x, vec_set(by), vec_zero());
+        real part[VEC_N];
+        if (c + VEC_N <= n) {
+            elem_store(to + c, scaled);
+            continue;
+        }
+        vec_store(part, scaled);
+        for (int64_t i = 0; c + i < n; i++)
+            to[c + i] = elem_put(part[i]);
+    }
+}
+
+static void store_tile(struct work *w)
+{
+    const struct attn_unit *u = w->u;
+    const struct attn_problem *p = u->p;
+    const real by = pending_scale(p, w->dk, u->room * padded(p->head_dim));
+    for (int64_t j = 0; j < w->keys; j++) {
+        elem *dk = (elem *)attn_view_at(&p->dk, &p->key, u->b, w->k0 + j, u->head_kv, sizeof *dk);
+        elem *dv = (elem *)attn_view_at(&p->dv, &p->key, u->b, w->k0 + j, u->head_kv, sizeof *dv);
+        store_line(dk, w->dk, u->room, j, p->head_dim, by);
+        store_line(dv, w->dv, u->room, j, p->head_dim_v, 1);
+    }
+}
+
+static elem *dq_at(const struct block *t, int64_t lane)
+{
+    const struct attn_problem *p = t->u->p;
+    return (elem *)attn_view_at(&p->dq, &p->query, t->u->b, t->query[lane], t->head[lane],
+                                sizeof(elem));
+}
+
+static void store_dq(const struct ready *r, real *sums)
+{
+    const struct block *t = &r->block;
+    const real by = pending_scale(t->u->p, sums, t->d * BQ);
+    elem *to[BQ];
+    real factor[BQ], bad[BQ];
+    for (int64_t lane = 0; lane < BQ; lane++) {
+        to[lane] = dq_at(t, lane);
+        factor[lane] = by;
+    }
+    for (int64_t lane = 0; lane < t->rows; lane += VEC_N)
+        store_lanes(to + lane, min64(VEC_N, t->rows - lane), sums + lane, t->d, factor + lane,
+                    bad + lane);
+}
+
+/* dq of the strip += k^T ds; the first tile begins it, the last one writes it. */
+static void add_queries(struct work *w, int64_t strip, bool first, bool last)
+{
+    const struct attn_problem *p = w->u->p;
+    const int64_t n = round_up(p->head_dim, MR);
+    for (int64_t m = 0; m < blocks_of(w->u, strip); m++) {
+        struct ready *r = ready_at(w->u, strip, m);
+        real *dq = arrays_of(p, r).dq;
+        const real *ds = w->ds + m * w->u->room * BQ;
+        const struct attn_range j = w->part[m];
+        if (first)
+            memset(dq, 0, (size_t)(n * BQ) * sizeof *dq);
+        if (j.lo < j.hi && w->finite)
+            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, false);
+        else if (j.lo < j.hi)
+            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, true);
+        if (last)
+            store_dq(r, dq);
+    }
+}
+
+/* ---- A tile against all rows ----------------------------------------------------------------- */
+
+static void do_strip(struct work *w, int64_t strip)
+{
+    const struct attn_problem *p = w->u->p;
+    const int64_t blocks = blocks_of(w->u, strip);
+    const real *q[STRIP], *dout[STRIP];
+    bool bad_q[STRIP], bad_dout[STRIP];
+    for (int64_t m = 0; m < blocks; m++) {
+        struct ready *r = ready_at(w->u, strip, m);
+        const struct arrays a = arrays_of(p, r);
+        q[m] = a.q;
+        dout[m] = a.dout;
+        bad_q[m] = !r->q_finite;
+        bad_dout[m] = !r->dout_finite;
+        do_any_block(w, r, a.dout_t, m, true);
+    }
+    add_strip(w, w->dv, w->p, dout, bad_dout, blocks, p->head_dim_v);
+    add_strip(w, w->dk, w->ds, q, bad_q, blocks, p->head_dim);
+}
+
+static void tile(const struct attn_unit *u, int64_t n, void *scratch,
+                 const struct attn_strips *strips)
+{
+    const int64_t k0 = n * BK;
+    struct work *w = work_begin(u, scratch);
+    if (k0 >= u->nk)
+        return;
+    load_tile(w, n);
+    for (int64_t strip = 0; strip * STRIP * BQ < rows_of(u); strip++) {
+        const struct attn_range see = strip_sees(u, strip);
+        if (see.lo >= see.hi || see.hi <= k0 || see.lo >= k0 + w->keys)
+            continue;
+        const int64_t first = see.lo / BK, last = (see.hi - 1) / BK;
+        strips->need(strips->arg, strip);
+        do_strip(w, strip);
+        strips->wait(strips->arg, strip, n - first);
+        add_queries(w, strip, n == first, n == last);
+        strips->pass(strips->arg, strip);
+    }
+    store_tile(w);
+}
+
+/* Rows of dq that no tile comes to. */
+static void finish(const struct attn_unit *u)
+{
+    const struct attn_problem *p = u->p;
+    for (int64_t strip = 0; strip * STRIP * BQ < rows_of(u); strip++) {
+        const struct attn_range see = strip_sees(u, strip);
+        const int64_t end = min64((strip + 1) * STRIP * BQ, rows_of(u));
+        for (int64_t r = strip * STRIP * BQ; see.lo >= see.hi && r < end; r++)
+            memset(attn_view_at(&p->dq, &p->query, u->b, r / p->group,
+                                u->head_kv * p->group + r % p->group, sizeof(elem)),
+                   0, (size_t)p->head_dim * sizeof(elem));
+    }
+}
+
+/* ---- Sinks ----------------------------------------------------------------------------------- */
+
+/* Whether a row sees a key with a score above -inf; in the plain way. */
+static NOINLINE bool sees_any(const struct attn_unit *u, int64_t query, int64_t head)
+{
+    const struct row row = {u, u->head_kv, query, head, attn_band_row(u->band, query)};
+    for (int64_t j = row.see.lo; j < row.see.hi; j++)
+        if (!(careful_score(&row, j) <= -(double)INFINITY))
+            return true;
+    return false;
+}
+
+/* What a row adds to the gradient of its head's sink, which takes the part e^(sink - LSE) of it. */
+static double sink_part(const struct attn_unit *u, int64_t query, int64_t head)
+{
+    const struct attn_problem *p = u->p;
+    const double sink = attn_sink_of(p, head), lse = (double)number_at(u, &p->lse, query, head);
+    const double dlse = p->dlse.data ? (double)number_at(u, &p->dlse, query, head) : 0;
+    const elem *dout = row_at(u, &p->dout, query, head), *out = row_at(u, &p->out, query, head);
+    double delta = -dlse;
+    if (isinf(lse))
+        return lse == sink && lse > 0 ? dlse : 0;
+    if (lse == sink && !sees_any(u, query, head))
+        return dlse; /* whatever stands in its dout and out */
+    for (int64_t c = 0; c < p->head_dim_v; c++)
+        delta += (double)elem_get(dout[c]) * (double)elem_get(out[c]);
+    return -exp(sink - lse) * delta;
+}
+
+/* The gradient of a head's sink: over all rows of all sequences, in their order. */
+static void sink(const struct attn_problem *p, int64_t head)
+{
+    double sum = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        struct attn_unit u;
+        attn_unit_describe(&u, p, b, head / p->group);
+        for (int64_t i = 0; i < u.nq; i++)
+            sum += sink_part(&u, i, head);
+    }
+    ((real *)(void *)p->dsink.data)[head * p->dsink.head] = (real)sum;
+}
+
+#include "cpu/bias_grad.h"
+
+const struct attn_cpu_backward KERNEL(attn_bwd) = {
+    .strip_rows = STRIP * BQ,
+    .strip_bytes = strip_bytes,
+    .scratch_bytes = work_bytes,
+    .prepare = prepare,
+    .tile = tile,
+    .finish = finish,
+    .sink = sink,
+    .biases = biases,
+    .bias_bytes = bias_bytes,
+    .bias = bias,
+};

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What a kernel does to the scores of a tile, which lie in t->s, where a call asks for more than
+ * the product and a range of keys: the rules of score.h for a block of rows at a time. Included
+ * by block.h.
+ */
+
+/* ---- Visibility ------------------------------------------------------------------------------ */
+
+/* Clears ok[j] where byte j * stride is 0. */
+INLINE void keep_true(uint8_t *ok, const char *bytes, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(bytes[j] != 0);
+    else
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(bytes[j * stride] != 0);
+}
+
+/* Clears ok[] in blocks of keys that the block mask hides from one block of queries. */
+static void keep_blocks(uint8_t *ok, const struct attn_unit *u, int64_t head, int64_t query,
+                        int64_t key, int64_t n)
+{
+    const struct attn_problem *p = u->p;
+    const struct attn_score_view *m = &p->block_mask;
+    for (int64_t j = 0, end; j < n; j = end) {
+        const int64_t block = (key + j) / p->block_k;
+        end = min64((block + 1) * p->block_k - key, n);
+        if (!m->data[attn_score_at(m, u->b, head, query / p->block_q, block)])
+            memset(ok + j, 0, (size_t)(end - j));
+    }
+}
+
+static void keep_document(uint8_t *ok, const struct attn_unit *u, int64_t query, int64_t key,
+                          int64_t n)
+{
+    const struct attn_integers *q = &u->p->query_docs, *k = &u->p->key_docs;
+    const int64_t own = attn_index_at(q->data, q->is64, u->seq.query0 + query);
+    const int64_t at = u->seq.key0 + key;
+    if (k->is64)
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(((const int64_t *)k->data)[at + j] == own);
+    else
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(((const int32_t *)k->data)[at + j] == own);
+}
+
+/* ok[j], for n keys from `key` on: whether lane sees them, by the masks. */
+static void lane_masks(const struct block *t, int64_t lane, int64_t key, int64_t n, uint8_t *ok)
+{
+    const struct attn_unit *u = t->u;
+    const struct attn_problem *p = u->p;
+    const int64_t query = t->query[lane], head = t->head[lane];
+    const bool on = !u->seq.query_mask || u->seq.query_mask[query];
+    memset(ok, on, (size_t)n);
+    if (!on)
+        return;
+    if (p->block_mask.data)
+        keep_blocks(ok, u, head, query, key, n);
+    if (p->mask.data)
+        keep_true(ok, p->mask.data + attn_score_at(&p->mask, u->b, head, query, key), p->mask.key,
+                  n);
+    if (p->query_docs.data)
+        keep_document(ok, u, query, key, n);
+}
+
+/* What all rows of a block see of some keys. */
+enum sight { SEE_NONE, SEE_SOME, SEE_ALL };
+
+/* Of keys `key` to key + n - 1, by the block mask alone: asked once for rows of the same head and
+ * block of queries that follow each other. */
+static enum sight see_blocks(const struct block *t, int64_t key, int64_t n)
+{
+    const struct attn_problem *p = t->u->p;
+    const struct attn_score_view *m = &p->block_mask;
+    const int64_t k0 = key / p->block_k, k1 = (key + n - 1) / p->block_k;
+    int64_t end = 0, last_head = -1, seen = 0, asked = 0; /* end: of the block of queries */
+    for (int64_t lane = 0; lane < t->rows; lane++) {
+        const int64_t query = t->query[lane], head = t->head[lane];
+        if (query < end && head == last_head)
+            continue;
+        const int64_t block = query / p->block_q;
+        for (int64_t k = k0; k <= k1; k++, asked++)
+            seen += m->data[attn_score_at(m, t->u->b, head, block, k)] != 0;
+        end = (block + 1) * p->block_q;
+        last_head = head;
+    }
+    return seen == 0 ? SEE_NONE : seen == asked ? SEE_ALL : SEE_SOME;
+}
+
+/* Sets t->seen of keys j0 .. j1 - 1 of the tile at k0 by the masks other than the bias, and
+ * t->partly if it differs from row to row or key to key; whether any is seen. */
+static bool see_masks(struct block *t, int64_t k0, int64_t j0, int64_t j1)
+{
+    const struct attn_problem *p = t->u->p;
+    const int64_t n = min64(j1, t->u->nk - k0) - j0;
+    const bool others = p->query_mask.data || p->mask.data || p->query_docs.data;
+    t->partly = false;
+    if (n <= 0)
+        return false;
+    const enum sight blocks = p->block_mask.data ? see_blocks(t, k0 + j0, n) : SEE_ALL;
+    if (blocks == SEE_NONE || (blocks == SEE_ALL && !others))
+        return blocks == SEE_ALL;
+
+    const uint32_t lanes = UINT32_MAX >> (32 - BQ);
+    uint32_t any = 0, all = lanes;
+    uint8_t ok[BK];
+    memset(t->seen + j0, 0, (size_t)(j1 - j0) * sizeof *t->seen);
+    for (int64_t lane = 0; lane < BQ; lane++) {
+        lane_masks(t, lane, k0 + j0, n, ok);
+        for (int64_t j = 0; j < n; j++)
+            t->seen[j0 + j] |= (uint32_t)ok[j] << lane;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        any |= t->seen[j0 + j];
+        all &= t->seen[j0 + j];
+    }
+    t->partly = all != lanes;
+    return any != 0;
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------- */
+
+/* Biases of keys `key` to key + n - 1, n <= VEC_N, for the lanes of vector v: to row[j]. */
+static void load_bias(const struct block *t, int v, int64_t key, int64_t n, vec row[VEC_N])
+{
+    const struct attn_score_view *b = &t->bias;
+    const attn_dtype type = t->u->p->bias_dtype;
+    if (b->query == 0 && b->head == 0) {
+        for (int64_t j = 0; j < n; j++)
+            row[j] = vec_set((real)attn_number_at(b->data, type, (key + j) * b->key));
+        return;
+    }
+    const bool direct = b->key == 1 && n == VEC_N && type == attn_compute_dtype(t->u->p->dtype);
+    for (int i = 0; i < VEC_N; i++) {
+        const int64_t lane = v * VEC_N + i;
+        const int64_t at = attn_score_at(b, 0, t->head[lane], t->query[lane], key);
+        if (direct) {
+            const real *from = (const real *)(const void *)b->data + at;
+            __builtin_prefetch(from + BK, 0, 2); /* the same of the next tile */
+            row[i] = vec_load(from);
+            continue;
+        }
+        real part[VEC_N] = {0};
+        for (int64_t j = 0; j < n; j++)
+            part[j] = (real)attn_number_at(b->data, type, at + j * b->key);
+        row[i] = vec_load(part);
+    }
+    vec_transpose(row);
+}
+
+/* Products of query and key j0 .. j1 - 1 of the tile at k0 become scores, in the order of score.h. */
+static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64_t j1)
+{
+    const struct attn_problem *p = t->u->p;
+    const struct scaling scaling = scaling_of(p);
+    const vec lowest = vec_set(-INFINITY);
+    /* The scale goes in with the bias. */
+    const bool with_bias = p->bias.data && !(p->softcap > 0) && !scaling.extreme;
+    for (int64_t at = j0 * BQ; !with_bias && at < j1 * BQ; at += VEC_N)
+        vec_store(t->s + at, scaled_scores(scaling, vec_load(t->s + at)));
+    if (t->capped)
+        memcpy(t->capped + j0 * BQ, t->s + j0 * BQ, (size_t)((j1 - j0) * BQ) * sizeof *t->s);
+    const vec rest = vec_set(with_bias ? (real)scaling.scale : 1);
+    for (int v = 0; p->bias.data && v < NV; v++)
+        for (int64_t j = j0; j < min64(j1, t->u->nk - k0); j += VEC_N) {
+            const int64_t n = min64(VEC_N, min64(j1, t->u->nk - k0) - j);
+            vec row[VEC_N];
+            load_bias(t, v, k0 + j, n, row);
+            for (int64_t i = 0; i < n; i++) {
+                real *s = t->s + (j + i) * BQ + v * VEC_N;
+                const vec sum = vec_fma(vec_load(s), rest, row[i]); /* -inf hides NaN, too */
+                vec_store(s, vec_select(vec_le(row[i], lowest), lowest, sum));
+            }
+        }
+    for (int v = 0; p->alibi.data && v < NV; v++) {
+        const vec slope = vec_load(t->slope + v * VEC_N);
+        real part[VEC_N];
+        for (int i = 0; i < VEC_N; i++)
+            part[i] = (real)(t->query[v * VEC_N + i] + t->u->nk - t->u->nq - k0);
+        const vec place = vec_load(part);
+        for (int64_t j = j0; j < j1; j++) {
+            real *s = t->s + j * BQ + v * VEC_N;
+            const vec by = vec_sub(place, vec_set((real)j));
+            const vec distance = vec_max(by, vec_sub(vec_zero(), by));
+            vec_store(s, vec_sub(vec_load(s), vec_mul(slope, distance)));
+        }
+    }
+}
+
+/* ---- Dropout --------------------------------------------------------------------------------- */
+
+/* Four words of Philox for each lane: counters in, draws out. See philox.h. */
+static void draw(uint32_t x[4][BQ], uint64_t seed)
+{
+    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        for (int lane = 0; lane < BQ; lane++) {
+            const uint64_t a = (uint64_t)x[0][lane] * 0xd2511f53u;
+            const uint64_t b = (uint64_t)x[2][lane] * 0xcd9e8d57u;
+            x[0][lane] = (uint32_t)(b >> 32) ^ x[1][lane] ^ key0;
+            x[1][lane] = (uint32_t)b;
+            x[2][lane] = (uint32_t)(a >> 32) ^ x[3][lane] ^ key1;
+            x[3][lane] = (uint32_t)a;
+        }
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+}
+
+/* Sets t->kept of keys j0 .. j1 - 1 of the tile at k0. */
+static NOINLINE void draw_kept(struct block *t, int64_t k0, int64_t j0, int64_t j1)
+{
+    const struct attn_problem *p = t->u->p;
+    const struct attn_dropout *d = &p->dropout;
+    const int64_t first = (d->first_sequence + t->u->b) * p->heads_q;
+    _Static_assert(MR % 4 == 0, "keys go in fours");
+    memset(t->kept + j0, 0, (size_t)(j1 - j0) * sizeof *t->kept);
+    for (int64_t j = j0; j < j1; j += 4) {
+        uint32_t x[4][BQ];
+        for (int lane = 0; lane < BQ; lane++) {
+            x[0][lane] = (uint32_t)((k0 + j) / 4);
+            x[1][lane] = (uint32_t)t->query[lane];
+            x[2][lane] = (uint32_t)(first + t->head[lane]);
+            x[3][lane] = d->offset;
+        }
+        draw(x, d->seed);
+        for (int w = 0; w < 4; w++)
+            for (int lane = 0; lane < BQ; lane++)
+                t->kept[j + w] |= (uint32_t)(x[w][lane] >= d->least) << lane;
+    }
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cpu/team.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parallel.h"
+
+/* What lies in all slots stays below this, or there is one slot: many cores share few long sequences
+ * rather than each packing its own. */
+static const size_t PACKED_LIMIT = (size_t)1 << 30;
+
+/* Multiplications and additions that are worth waking a thread for, some 20 microseconds. */
+static const double WORK_PER_THREAD = 2e6;
+
+/* `claim` counts the items of the unit in work that are not yet taken, in its low half; the high
+ * half changes with each unit, so that a claim cannot mistake one unit for the next. Whoever has
+ * taken an item keeps the slot from being used again until the item is done. */
+struct slot {
+    _Alignas(128) atomic_int_fast64_t next_unit; /* the first not yet taken of the slot's share */
+    int64_t end_unit;
+    atomic_uint_fast64_t claim;
+    atomic_int_fast64_t left; /* items not yet done */
+    atomic_bool busy;
+};
+
+struct team {
+    const struct attn_team_work *work;
+    void *arg;
+    struct slot *slots;
+    int32_t count; /* of slots */
+    _Alignas(128) atomic_int_fast32_t opening; /* threads that may be about to open a unit */
+};
+
+/* Takes an item of the slot, the last first; -1 if there is none. */
+static int64_t claim_item(struct slot *slot)
+{
+    uint_fast64_t seen = atomic_load_explicit(&slot->claim, memory_order_relaxed);
+    while ((uint32_t)seen > 0)
+        if (atomic_compare_exchange_weak_explicit(&slot->claim, &seen, seen - 1,
+                                                  memory_order_acquire, memory_order_relaxed))
+            return (int64_t)(uint32_t)seen - 1;
+    return -1;
+}
+
+static void do_item(const struct team *team, int32_t n, int64_t item, int32_t thread)
+{
+    struct slot *slot = &team->slots[n];
+    team->work->item(team->arg, n, item, thread);
+    if (atomic_fetch_sub_explicit(&slot->left, 1, memory_order_acq_rel) != 1)
+        return;
+    if (team->work->close)
+        team->work->close(team->arg, n, thread);
+    atomic_store_explicit(&slot->busy, false, memory_order_release);
+}
+
+/* Takes a unit from the slot's own share or, when that is done, from another's; -1: none is left. */
+static int64_t take_unit(const struct team *team, int32_t own)
+{
+    for (int32_t i = 0; i < team->count; i++) {
+        struct slot *from = &team->slots[(own + i) % team->count];
+        if (atomic_load_explicit(&from->next_unit, memory_order_acquire) >= from->end_unit)
+            continue;
+        const int64_t n = atomic_fetch_add_explicit(&from->next_unit, 1, memory_order_acq_rel);
+        if (n < from->end_unit)
+            return n;
+    }
+    return -1;
+}
+
+/* Sets up the next unit that has something to do, and shows its items to all. */
+static bool fill_next(const struct team *team, int32_t n)
+{
+    struct slot *slot = &team->slots[n];
+    int64_t unit;
+    while ((unit = take_unit(team, n)) >= 0) {
+        const int64_t items = team->work->open(team->arg, n, unit);
+        if (items == 0)
+            continue;
+        const uint_fast64_t old = atomic_load_explicit(&slot->claim, memory_order_relaxed);
+        atomic_store_explicit(&slot->left, items, memory_order_relaxed);
+        atomic_store_explicit(&slot->claim, (((old >> 32) + 1) << 32) | (uint_fast64_t)items,
+                              memory_order_release);
+        return true;
+    }
+    return false;
+}
+
+/* Opens the next unit in this slot, if it is free and there is one. */
+static bool open_unit(struct team *team, int32_t n)
+{
+    struct slot *slot = &team->slots[n];
+    bool idle = false;
+    if (!atomic_compare_exchange_strong_explicit(&slot->busy, &idle, true, memory_order_acquire,
+                                                 memory_order_relaxed))
+        return false;
+    atomic_fetch_add_explicit(&team->opening, 1, memory_order_relaxed);
+    const bool opened = fill_next(team, n);
+    if (!opened)
+        atomic_store_explicit(&slot->busy, false, memory_order_release);
+    atomic_fetch_sub_explicit(&team->opening, 1, memory_order_release);
+    return opened;
+}
+
+static bool units_left(const struct team *team)
+{
+    for (int32_t i = 0; i < team->count; i++)
+        if (atomic_load_explicit(&team->slots[i].next_unit, memory_order_acquire) <
+            team->slots[i].end_unit)
+            return true;
+    return false;
+}
+
+/* Does one item of some slot, from *at on. */
+static bool help(const struct team *team, int32_t *at, int32_t thread)
+{
+    for (int32_t i = 0; i < team->count; i++) {
+        const int32_t n = (*at + i) % team->count;
+        const int64_t item = claim_item(&team->slots[n]);
+        if (item >= 0) {
+            *at = n;
+            do_item(team, n, item, thread);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool open_some(struct team *team, int32_t *at)
+{
+    for (int32_t i = 0; units_left(team) && i < team->count; i++) {
+        const int32_t n = (*at + i) % team->count;
+        if (open_unit(team, n)) {
+            *at = n;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void work(void *arg, int32_t thread, int32_t threads)
+{
+    struct team *team = arg;
+    int32_t at = thread % team->count; /* the slot this thread is at home in */
+    (void)threads;
+    for (;;) {
+        const int64_t item = claim_item(&team->slots[at]);
+        if (item >= 0)
+            do_item(team, at, item, thread);
+        else if (!open_some(team, &at) && !help(team, &at, thread)) {
+            /* Whoever saw the last unit taken sees its taker among those opening one, or sees the
+             * unit's items. */
+            if (!units_left(team) &&
+                atomic_load_explicit(&team->opening, memory_order_acquire) == 0 &&
+                !help(team, &at, thread))
+                return;
+            sched_yield();
+        }
+    }
+}
+
+int32_t attn_team_threads(double work, int32_t allowed)
+{
+    const double worth = work / WORK_PER_THREAD;
+    return worth >= allowed ? allowed : worth < 1 ? 1 : (int32_t)worth;
+}
+
+int32_t attn_team_slots(int64_t units, int32_t threads, size_t per_slot)
+{
+    int32_t slots = units < threads ? (int32_t)units : threads;
+    if (per_slot > 0 && (size_t)slots > PACKED_LIMIT / per_slot)
+        slots = (int32_t)(PACKED_LIMIT / per_slot);
+    return slots < 1 ? 1 : slots;
+}
+
+size_t attn_team_bytes(int32_t slots) { return ((size_t)slots + 1) * sizeof(struct slot); }
+
+void attn_team_run(int32_t threads, int32_t slots, int64_t units,
+                   const struct attn_team_work *what, void *arg, void *memory)
+{
+    char *at = memory;
+    at += -(uintptr_t)at % _Alignof(struct slot);
+    struct team team = {.work = what, .arg = arg, .slots = (void *)at, .count = slots};
+    memset(team.slots, 0, (size_t)slots * sizeof *team.slots);
+    for (int32_t i = 0; i < slots; i++) {
+        const struct attn_range share = attn_share(units, i, slots);
+        team.slots[i].next_unit = share.lo;
+        team.slots[i].end_unit = share.hi;
+    }
+    attn_parallel(threads, work, &team);
+}
+
+/* ---- Parts ----------------------------------------------------------------------------------- */
+
+enum { PART_EMPTY, PART_BUSY, PART_READY };
+
+void attn_parts_begin(const struct attn_parts *parts)
+{
+    for (int64_t n = 0; n < parts->count; n++)
+        atomic_store_explicit(&parts->state[n], PART_EMPTY, memory_order_relaxed);
+}
+
+/* Makes part n unless somebody has begun to. */
+static bool try_make(const struct attn_parts *parts, int64_t n)
+{
+    unsigned char empty = PART_EMPTY;
+    if (!atomic_compare_exchange_strong_explicit(&parts->state[n], &empty, PART_BUSY,
+                                                 memory_order_acquire, memory_order_relaxed))
+        return false;
+    parts->make(parts->arg, n);
+    atomic_store_explicit(&parts->state[n], PART_READY, memory_order_release);
+    return true;
+}
+
+void attn_parts_need(const struct attn_parts *parts, int64_t n)
+{
+    int64_t ahead = n;
+    while (atomic_load_explicit(&parts->state[n], memory_order_acquire) != PART_READY) {
+        while (ahead < parts->count && !try_make(parts, ahead))
+            ahead++;
+        if (ahead >= parts->count)
+            sched_yield();
+    }
+}
+
+/* ---- Order ----------------------------------------------------------------------------------- */
+
+struct weighed {
+    int64_t sequence;
+    double pairs;
+};
+
+double attn_pairs_of(const struct attn_problem *p, int64_t b)
+{
+    return (double)attn_axis_len(&p->query, b) * (double)attn_axis_len(&p->key, b);
+}
+
+static int by_falling_work(const void *a, const void *b)
+{
+    const struct weighed *x = a, *y = b;
+    if (x->pairs != y->pairs)
+        return x->pairs < y->pairs ? 1 : -1;
+    return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+
+size_t attn_order_bytes(int64_t batch)
+{
+    size_t bytes;
+    return __builtin_mul_overflow((size_t)batch, sizeof(int64_t) + sizeof(struct weighed), &bytes)
+               ? SIZE_MAX
+               : bytes;
+}
+
+const int64_t *attn_order_sequences(const struct attn_problem *p, void *memory)
+{
+    int64_t *const order = memory;
+    struct weighed *const list = (void *)(order + p->batch);
+    bool sorted = true;
+    for (int64_t b = 0; b < p->batch; b++) {
+        list[b].sequence = b;
+        list[b].pairs = attn_pairs_of(p, b);
+        sorted = sorted && (b == 0 || list[b].pairs <= list[b - 1].pairs);
+    }
+    if (!sorted)
+        qsort(list, (size_t)p->batch, sizeof *list, by_falling_work);
+    for (int64_t b = 0; b < p->batch; b++)
+        order[b] = list[b].sequence;
+    return order;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Laws of the backward pass. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "laws.h"
+#include "memory.h"
+#include "report.h"
+
+enum { LINE = 1200 };
+
+static const struct arrange packed = {.packed_q = true, .packed_k = true};
+
+/* Whether x is twice as much as `once`, but for numbers next to the end of the range. */
+static bool is_double(attn_dtype type, double once, double x)
+{
+    const double least = type == ATTN_F64 ? 0x1p-900 : 0x1p-100;
+
+    return fabs(once) < least ? fabs(x) <= 2 * least : x == 2 * once;
+}
+
+/* Without dlse, all gradients are linear in dout, and twice is exact. */
+static void doubled(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    struct batch n = batch_copy(drawn);
+    struct result once, twice;
+    char why[LINE] = "";
+    bool good = true;
+
+    l->name = "dout doubled";
+    if (n.seq[0].dtype == ATTN_F16) {
+        report_skip("dout doubled: products of f16 leave its normal range");
+        batch_free(&n);
+        return;
+    }
+    law_refill(&n, r);
+    for (int64_t b = 0; b < n.count; b++) {
+        free(n.seq[b].dlse);
+        n.seq[b].dlse = NULL;
+    }
+    if (law_run(l, &n, &packed, &once)) {
+        for (int64_t b = 0; b < n.count; b++)
+            for (int64_t x = 0; x < n.seq[b].hq * n.seq[b].nq * n.seq[b].dv; x++)
+                n.seq[b].dout[x] *= 2;
+        if (law_run(l, &n, &packed, &twice)) {
+            for (int what = COMPARE_DQ; what < COMPARES; what++)
+                for (int64_t x = 0; x < once.count[what] && good; x++)
+                    if (isfinite(once.part[what][x]) &&
+                        !is_double(n.seq[0].dtype, once.part[what][x], twice.part[what][x])) {
+                        snprintf(why, sizeof why, "%s, value %lld: %.17g becomes %.17g",
+                                 compare_names[what], (long long)x, once.part[what][x],
+                                 twice.part[what][x]);
+                        good = false;
+                    }
+            law_says(l, good, why);
+            result_free(&twice);
+        }
+        result_free(&once);
+    }
+    batch_free(&n);
+}
+
+/* What column c of the values of key head g gets from the rows that see a key. */
+static long double dout_sum(const struct truth_seq *s, const bool *sees, int64_t g, int64_t c)
+{
+    const int64_t group = s->hq / s->hkv;
+    long double sum = 0;
+
+    for (int64_t row = g * group * s->nq; row < (g + 1) * group * s->nq; row++)
+        if (sees[row])
+            sum += s->dout[row * s->dv + c];
+    return sum;
+}
+
+static bool *rows_seeing(const struct truth_seq *s)
+{
+    bool *sees = test_alloc((size_t)(s->hq * s->nq) * sizeof *sees);
+
+    for (int64_t row = 0; row < s->hq * s->nq; row++)
+        for (int64_t j = 0; j < s->nk && !sees[row]; j++)
+            sees[row] = truth_visible(s, row / s->nq, row % s->nq, j);
+    return sees;
+}
+
+/* Columns of dv add up to those of dout, within what all keys together are allowed. */
+static bool adds_up(const struct judge *j, const struct result *x, char *why, size_t size)
+{
+    const struct judge_part *part = &j->part[COMPARE_DV];
+    bool good = true;
+
+    for (int64_t b = 0; b < j->count && good; b++) {
+        const struct truth_seq *s = &j->batch->seq[b];
+        bool *sees = rows_seeing(s);
+        for (int64_t g = 0; g < s->hkv && good; g++)
+            for (int64_t c = 0; c < s->dv && good; c++) {
+                const double *dv = x->part[COMPARE_DV] + part->at[b] + g * s->nk * s->dv + c;
+                const long double want = dout_sum(s, sees, g, c);
+                long double sum = 0;
+                for (int64_t k = 0; k < s->nk; k++)
+                    sum += dv[k * s->dv];
+                good = fabsl(sum - want) <= (long double)s->nk * part->allowed[b * s->hkv + g];
+                if (!good)
+                    snprintf(why, size, "column %lld of dv of sequence %lld, head %lld: %.9Lg, "
+                             "dout %.9Lg", (long long)c, (long long)b, (long long)g, sum, want);
+            }
+        free(sees);
+    }
+    return good;
+}
+
+static void values_sum(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    struct batch n = batch_copy(drawn);
+    struct result x;
+    struct judge j;
+    char why[LINE] = "";
+
+    l->name = "sum of dv";
+    law_drop(&n, LAW_SINK);
+    n.wanted[COMPARE_DSINK] = false;
+    for (int64_t b = 0; b < n.count; b++)
+        n.seq[b].dropout = 0;
+    law_refill(&n, r);
+    if (!law_run(l, &n, &packed, &x)) {
+        batch_free(&n);
+        return;
+    }
+    judge_open(&j, &n, l->o->orders);
+    bool good = adds_up(&j, &x, why, sizeof why);
+    if (!good) {
+        judge_widen(&j);
+        good = adds_up(&j, &x, why, sizeof why);
+    }
+    law_says(l, good, why);
+    judge_close(&j);
+    result_free(&x);
+    batch_free(&n);
+}
+
+void law_gradients(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    doubled(l, drawn, r);
+    values_sum(l, drawn, r);
+}

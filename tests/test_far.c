@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Scores that are all far from 0, or differ by far more than any exponent: whole numbers, so that
+ * they are exact in every computing type, and the result follows from those near the largest. The
+ * same reached by queries, keys, scales and softcaps that are near the ends of the range or beyond
+ * it. And values whose sums are beyond the range of their type.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "attn/attn.h"
+#include "expect.h"
+#include "memory.h"
+#include "run.h"
+
+enum { NK = 1100, D = 2, BLOCK = 128, CHUNK = 512 };
+
+/* Number of key j for every query: `far` from 0, nearer by `step` from each run of keys to the next;
+ * the first `hidden` keys are masked. */
+struct scores {
+    double far, step;
+    int64_t run, hidden;
+};
+
+/* What numbers become scores by: queries are q, keys k times the number; softcap 0 is none. */
+struct reach {
+    double q, k, scale, softcap;
+};
+
+static const struct reach PLAIN = {1, 1, 1, 0};
+
+static double number_of(const struct scores *s, int64_t j)
+{
+    return s->far + s->step * (double)(j / s->run) + (double)(j % 3);
+}
+
+static long double limited(long double x, attn_dtype type)
+{
+    const long double range = type == ATTN_F64 ? DBL_MAX : FLT_MAX;
+    return x > range ? INFINITY : x < -range ? -INFINITY : x;
+}
+
+static double score_of(const struct scores *s, const struct reach *by, attn_dtype type, int64_t j)
+{
+    const long double product = (long double)by->q * by->k * number_of(s, j);
+    long double x = limited(product * by->scale, type);
+    if (by->softcap > 0)
+        x = limited(by->softcap * tanhl(x / by->softcap), type);
+    return (double)x;
+}
+
+static double value_of(int64_t j) { return (double)(j % 7 - 3); }
+
+static void put(void *data, attn_dtype type, int64_t at, double x)
+{
+    if (type == ATTN_F64)
+        ((double *)data)[at] = x;
+    else
+        ((float *)data)[at] = (float)x;
+}
+
+static double get(const void *data, attn_dtype type, int64_t at)
+{
+    return type == ATTN_F64 ? ((const double *)data)[at] : (double)((const float *)data)[at];
+}
+
+static void truth(const struct scores *s, const struct reach *by, attn_dtype type, double *out,
+                  double *lse)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = s->hidden; j < NK; j++)
+        most = fmax(most, score_of(s, by, type, j));
+    *out = most > 0 ? NAN : 0;
+    *lse = most > 0 ? NAN : -INFINITY;
+    if (isinf(most))
+        return;
+    *out = 0;
+    for (int64_t j = s->hidden; j < NK; j++) {
+        const double p = exp(score_of(s, by, type, j) - most);
+        sum += p;
+        *out += p * value_of(j);
+    }
+    *out /= sum;
+    *lse = most + log(sum);
+}
+
+/* One head of nq queries; q and k: [.][D], the score in the second number. */
+struct call {
+    attn_dtype type;
+    int64_t nq;
+    double *q, *k, *v, *out, *lse;
+    uint8_t *mask;
+};
+
+static struct call call_open(const struct scores *s, const struct reach *by, attn_dtype type,
+                             int64_t nq)
+{
+    struct call c = {.type = type, .nq = nq};
+    c.q = test_alloc((size_t)(nq * D) * sizeof *c.q);
+    c.k = test_alloc(NK * D * sizeof *c.k);
+    c.v = test_alloc(NK * sizeof *c.v);
+    c.out = test_alloc((size_t)nq * sizeof *c.out);
+    c.lse = test_alloc((size_t)nq * sizeof *c.lse);
+    c.mask = test_alloc(NK);
+    for (int64_t i = 0; i < nq * D; i++)
+        put(c.q, type, i, by->q * (double)(i % D));
+    for (int64_t j = 0; j < NK; j++) {
+        put(c.k, type, j * D, 1);
+        put(c.k, type, j * D + 1, by->k * number_of(s, j));
+        put(c.v, type, j, value_of(j));
+        c.mask[j] = j >= s->hidden;
+    }
+    return c;
+}
+
+static void call_close(struct call *c)
+{
+    free(c->q);
+    free(c->k);
+    free(c->v);
+    free(c->out);
+    free(c->lse);
+    free(c->mask);
+}
+
+static attn_desc call_desc(const struct call *c)
+{
+    attn_desc d = attn_desc_init();
+    d.batch = d.heads_q = d.heads_kv = 1;
+    d.head_dim = D;
+    d.head_dim_v = 1;
+    d.scale = 1;
+    d.query.seqlen = c->nq;
+    d.key.seqlen = NK;
+    d.q.data = c->q;
+    d.k.data = c->k;
+    d.v.data = c->v;
+    d.out.data = c->out;
+    d.lse.data = c->lse;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = d.lse.dtype = c->type;
+    d.key_mask.data = c->mask;
+    return d;
+}
+
+static bool call_run(const attn_desc *d, attn_context *context)
+{
+    const attn_status status = attn_forward(context, d);
+    if (status == ATTN_NO_BACKEND) {
+        report_skip("%s", attn_last_message(context));
+        return false;
+    }
+    EXPECT(status == ATTN_OK, "far scores: %s", attn_last_message(context));
+    return status == ATTN_OK;
+}
+
+static bool close_to(double got, double want, double near)
+{
+    return isnan(want) ? isnan(got) : got == want || fabs(got - want) <= near;
+}
+
+/* shaped: a bias of 0 joins the scores. */
+static void test_scores(attn_context *context, const struct scores *s, const struct reach *by,
+                        attn_dtype type, int64_t nq, bool shaped)
+{
+    static const double zero = 0;
+    struct call c = call_open(s, by, type, nq);
+    attn_desc d = call_desc(&c);
+    d.scale = by->scale;
+    d.softcap = by->softcap;
+    if (shaped)
+        d.bias = (attn_score_input){&zero, type, ATTN_BROADCAST, 0, 0, 0};
+    const bool good = call_run(&d, context);
+    const double near = type == ATTN_F64 ? 1e-12 : 1e-5;
+    double out, lse;
+    truth(s, by, type, &out, &lse);
+    for (int64_t i = 0; good && i < nq; i++)
+        EXPECT(close_to(get(c.out, type, i), out, near) &&
+                   close_to(get(c.lse, type, i), lse, near * (1 + fabs(lse))),
+               "%s, numbers from %g on, %g apart, by %g * %g, scale %g, softcap %g, row %lld of "
+               "%lld: %g and %g, not %g and %g", type == ATTN_F64 ? "f64" : "f32", s->far, s->step,
+               by->q, by->k, by->scale, by->softcap, (long long)i, (long long)nq,
+               get(c.out, type, i), get(c.lse, type, i), out, lse);
+    call_close(&c);
+}
+
+/* Values whose sum overflows where their mean does not: as 2^power times what smaller ones give. */
+static void test_values(attn_context *context, attn_dtype type, int64_t nq, double sink,
+                        double dropout)
+{
+    static const struct scores none = {0, 0, NK, 0};
+    const int power = type == ATTN_F64 ? 1016 : 120;
+    const double near = type == ATTN_F64 ? 1e-12 : 1e-5;
+    struct call small = call_open(&none, &PLAIN, type, nq);
+    struct call large = call_open(&none, &PLAIN, type, nq);
+    struct call *const calls[] = {&small, &large};
+    double number;
+    bool good = true;
+    put(&number, type, 0, sink);
+    for (int n = 0; n < 2; n++) {
+        for (int64_t j = 0; j < NK; j++)
+            put(calls[n]->v, type, j, ldexp((double)(1 + j % 7), n * power));
+        attn_desc d = call_desc(calls[n]);
+        d.sink.data = &number;
+        d.sink.dtype = type;
+        d.dropout = dropout;
+        good = call_run(&d, context) && good;
+    }
+    for (int64_t i = 0; good && i < nq; i++) {
+        const double want = get(small.out, type, i), got = get(large.out, type, i);
+        EXPECT(fabs(ldexp(got, -power) - want) <= near * fabs(want),
+               "large values, sink %g, dropout %g, row %lld of %lld: %g, not %g 2^%d", sink,
+               dropout, (long long)i, (long long)nq, got, want, power);
+    }
+    call_close(&large);
+    call_close(&small);
+}
+
+/* Scales and softcaps that are beyond the range by themselves, or whose products with what they
+ * multiply are, in one order or another. */
+static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
+{
+    static const struct scores cases[] = {
+        {0, 0, CHUNK, 0}, {-2, 0, CHUNK, CHUNK}, {-5, 0, BLOCK, 0}, {-3, 2, CHUNK, 0},
+    };
+    static const struct reach single[] = {
+        {1e18, 1e18, 1e-36, 0},   {-1e18, 1e18, -1e-36, 0}, {1e18, 1e18, 1e-36, 30},
+        {0x1p-60, 0x1p-60, 0x1p120, 0},  {0x1p-70, 0x1p-70, 0x1p140, 0},
+        {0x1p-70, 0x1p-70, 0x1p140, 2},  {1, 0x1p124, 0x1p-124, 0},  {1, 1, 1e39, 0},
+        {1, 1, -1e39, 0},         {1, 1, 1e300, 0},         {1, 1, 1e-39, 0},
+        {1, 1, 1e-60, 0},         {1, 1, 1e-300, 0},        {1, 1, 1, 1e39},
+        {1, 1, 1, 1e300},         {1, 1, 1, 1e-39},         {1, 1, 1, 1e-60},
+        {1, 1, 1e39, 5},          {1, 1, 1e39, 1e39},       {1e18, 1e18, 1e-36, 1e39},
+        {1, 1, 1e300, 1e-300},    {1, 1, 1, 1e-300},
+    };
+    static const struct reach twofold[] = {
+        {1e20, 1e20, 1e-40, 0},   {-1e20, 1e20, -1e-40, 30}, {1e150, 1e150, 1e-300, 0},
+        {1, 0x1p1020, 0x1p-1020, 0},  {0x1p-500, 0x1p-500, 0x1p1000, 0},
+        {0x1p-530, 0x1p-530, 0x1p530, 0},  {1, 0x1p-1000, 0x1p1000, 3},  {1, 1e10, 1e300, 0},
+        {1, 1, 1e308, 0},         {1, 1, -1e308, 0},         {1, 1e10, 1e300, 5},
+        {1, 1, 1e-310, 0},        {1, 1, 1, 1e308},          {1, 1, 1, 1e-310},
+        {1, 1e10, 1e300, 1e308},  {1, 1e10, 1e300, 1e-310},
+    };
+    const struct reach *by = type == ATTN_F64 ? twofold : single;
+    const size_t count = type == ATTN_F64 ? sizeof twofold / sizeof *by : sizeof single / sizeof *by;
+    for (size_t n = 0; n < count; n++)
+        for (size_t m = 0; m < sizeof cases / sizeof cases[0]; m++)
+            for (int shaped = 0; shaped < 2; shaped++)
+                test_scores(context, &cases[m], &by[n], type, nq, shaped);
+}
+
+static void test_backend(attn_context *context, attn_dtype type, int64_t nq)
+{
+    static const struct scores cases[] = {
+        {0, 0, CHUNK, 0},           {0, 0, CHUNK, CHUNK},        {-60000, 0, BLOCK, 0},
+        {-60000, 0, BLOCK, CHUNK},  {60000, 0, BLOCK, 0},        {-900000, 30000, BLOCK, 0},
+        {-900000, 90000, CHUNK, 0}, {900000, -90000, CHUNK, 0},  {-60000, 40000, CHUNK, 0},
+        {60000, -60000, CHUNK, 0},  {-100000, 100000, CHUNK, 0}, {-60000, -30000, BLOCK, CHUNK},
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++)
+        test_scores(context, &cases[n], &PLAIN, type, nq, false);
+    test_reached(context, type, nq);
+    test_values(context, type, nq, -INFINITY, 0);
+    test_values(context, type, nq, 7, 0);
+    test_values(context, type, nq, -INFINITY, 0.5);
+    test_values(context, type, nq, 7, 0.5);
+}
+
+int main(int argc, char **argv)
+{
+    const struct options o = options_parse(argc, argv, "far", 1);
+    struct target targets[MOST_TARGETS];
+    report_begin("far");
+    const int count = targets_open(targets, &o);
+    for (int t = 0; t < count; t++)
+        for (int64_t nq = 1; nq <= 41; nq += 20) {
+            test_backend(targets[t].context, ATTN_F32, nq);
+            test_backend(targets[t].context, ATTN_F64, nq);
+        }
+    targets_close(targets, count);
+    return report_end();
+}

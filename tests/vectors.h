@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Functions of src/cpu/vec.h and word.h as one instruction set has them, on memory. */
+#ifndef TESTS_VECTORS_H
+#define TESTS_VECTORS_H
+
+#include <stdint.h>
+
+/* All take and give `lanes` numbers of the computing type, where they do not say otherwise. */
+struct vectors {
+    int lanes;
+    void (*tanh)(void *to, const void *from);
+    void (*mask)(void *to, uint32_t bits); /* 1 where a bit is set, else 0 */
+    /* `lanes` 16-bit numbers from and to f32, f16 first; null where the computing type is f64. */
+    void (*widen[2])(float *to, const uint16_t *from);
+    void (*narrow[2])(uint16_t *to, const float *from);
+    /* 2 * lanes numbers from and to words of two, lane by lane; null where words are one number.
+     * zip: the first numbers of all words, then the second ones. */
+    void (*pack)(uint16_t *to, const float *first, const float *second);
+    void (*zip)(uint16_t *to, const uint16_t *first, const uint16_t *second);
+};
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Built once per instruction set and type, with the kernels' own flags. See vectors.h. */
+#include "vectors.h"
+
+#include <string.h>
+
+#include "cpu/word.h"
+
+static void hyperbolic(void *to, const void *from) { vec_store(to, vec_tanh(vec_load(from))); }
+
+static void mask(void *to, uint32_t given)
+{
+    vec_store(to, vec_select(vmask_of(given), vec_set(1), vec_zero()));
+}
+
+#if REAL_BITS == 32
+static void from_f16(float *to, const uint16_t *from) { vec_store(to, vec_from_f16(from)); }
+static void from_bf16(float *to, const uint16_t *from) { vec_store(to, vec_from_bf16(from)); }
+static void to_f16(uint16_t *to, const float *from) { vec_to_f16(to, vec_load(from)); }
+static void to_bf16(uint16_t *to, const float *from) { vec_to_bf16(to, vec_load(from)); }
+#define WIDEN {from_f16, from_bf16}
+#define NARROW {to_f16, to_bf16}
+#else
+#define WIDEN {0}
+#define NARROW {0}
+#endif
+
+#if WORDS_OF_TWO
+#define WORDS .pack = pack, .zip = zip,
+static void pack(uint16_t *to, const float *first, const float *second)
+{
+    const vec a[PAIR] = {vec_load(first), vec_load(second)}, w = word_pack(a);
+    memcpy(to, &w, sizeof w);
+}
+
+static void zip(uint16_t *to, const uint16_t *first, const uint16_t *second)
+{
+    const uint16_t *const row[PAIR] = {first, second};
+    const vec w = word_zip(row);
+    memcpy(to, &w, sizeof w);
+}
+#else
+#define WORDS
+#endif
+
+extern const struct vectors KERNEL(vectors);
+const struct vectors KERNEL(vectors) = {
+    .lanes = VEC_N, .tanh = hyperbolic, .mask = mask, .widen = WIDEN, .narrow = NARROW,
+    WORDS};

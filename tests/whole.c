@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "whole.h"
+
+#include "compare.h"
+#include "memory.h"
+
+struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, int64_t hkv,
+                        int64_t d, int64_t dv)
+{
+    struct whole w = {.s = {.dtype = dtype, .nq = nq, .nk = nk, .hq = hq, .hkv = hkv, .d = d,
+                            .dv = dv, .causal = true, .align = ATTN_BOTTOM_RIGHT}};
+    w.s.q = test_alloc((size_t)(hq * nq * d) * sizeof *w.s.q);
+    w.s.kt = test_alloc((size_t)(hkv * nk * d) * sizeof *w.s.kt);
+    w.s.v = test_alloc((size_t)(hkv * nk * dv) * sizeof *w.s.v);
+    w.out = test_alloc((size_t)(hq * nq * dv) * sizeof *w.out);
+    w.lse = test_alloc((size_t)(hq * nq) * sizeof *w.lse);
+    return w;
+}
+
+void whole_free(struct whole *w)
+{
+    free(w->s.q);
+    free(w->s.kt);
+    free(w->s.v);
+    free(w->out);
+    free(w->lse);
+}
+
+void whole_query(struct whole *w, int64_t i, const struct strided *q, int64_t b, int64_t token)
+{
+    for (int64_t h = 0; h < w->s.hq; h++)
+        for (int64_t n = 0; n < w->s.d; n++)
+            w->s.q[(h * w->s.nq + i) * w->s.d + n] = strided_get(q, b, token, h, n);
+}
+
+void whole_key(struct whole *w, int64_t j, const struct strided *k, const struct strided *v,
+               int64_t b, int64_t token)
+{
+    for (int64_t h = 0; h < w->s.hkv; h++) {
+        for (int64_t n = 0; n < w->s.d; n++)
+            w->s.kt[(h * w->s.d + n) * w->s.nk + j] = strided_get(k, b, token, h, n);
+        for (int64_t n = 0; n < w->s.dv; n++)
+            w->s.v[(h * w->s.nk + j) * w->s.dv + n] = strided_get(v, b, token, h, n);
+    }
+}
+
+void whole_result(struct whole *w, int64_t i, const struct strided *out, const struct strided *lse,
+                  int64_t b, int64_t token)
+{
+    for (int64_t h = 0; h < w->s.hq; h++) {
+        const int64_t row = h * w->s.nq + i;
+        for (int64_t n = 0; n < w->s.dv; n++)
+            w->out[row * w->s.dv + n] = strided_get(out, b, token, h, n);
+        w->lse[row] = strided_get(lse, b, token, h, 0);
+    }
+}
+
+static struct truth_values values_of(const struct truth_seq *s)
+{
+    const size_t rows = (size_t)(s->hq * s->nq), width = (size_t)s->dv;
+    return (struct truth_values){.out = test_alloc(rows * width * sizeof(long double)),
+                                 .lse = test_alloc(rows * sizeof(long double))};
+}
+
+static void values_free(struct truth_values *v)
+{
+    free(v->out);
+    free(v->lse);
+}
+
+/* Raises what each head is allowed to what one order of the plain loops asks for. */
+static void allow(const struct truth_seq *s, const struct truth_values *truth, int order,
+                  long double *out, long double *lse)
+{
+    struct truth_values eager = values_of(s);
+    truth_eager_in_type(s, order, &eager);
+    for (int64_t h = 0; h < s->hq; h++) {
+        const int64_t l = h * s->nq, o = l * s->dv;
+        out[h] = fmaxl(out[h], compare_allowed(COMPARE_OUT, s->dtype, truth->out + o, eager.out + o,
+                                               s->nq * s->dv));
+        lse[h] = fmaxl(lse[h], compare_allowed(COMPARE_LSE, s->dtype, truth->lse + l, eager.lse + l,
+                                               s->nq));
+    }
+    values_free(&eager);
+}
+
+int64_t whole_faults(const struct whole *w)
+{
+    const struct truth_seq *s = &w->s;
+    struct truth_values truth = values_of(s);
+    struct compare_fault fault;
+    long double *out = test_alloc((size_t)s->hq * sizeof *out);
+    long double *lse = test_alloc((size_t)s->hq * sizeof *lse);
+    int64_t faults = 0;
+    truth_compute(s, &truth);
+    for (int order = 0; order < BUDGET_ORDERS; order++)
+        allow(s, &truth, order, out, lse);
+    for (int64_t h = 0; h < s->hq; h++) {
+        const int64_t l = h * s->nq, o = l * s->dv;
+        faults += !compare_values(COMPARE_OUT, truth.out + o, out[h], w->out + o, s->nq * s->dv,
+                                  NULL, &fault) ||
+                  !compare_values(COMPARE_LSE, truth.lse + l, lse[h], w->lse + l, s->nq, NULL,
+                                  &fault);
+    }
+    values_free(&truth);
+    free(out);
+    free(lse);
+    return faults;
+}
