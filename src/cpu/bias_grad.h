@@ -84,11 +84,12 @@ static void add_tile(const struct piece *c, const struct attn_unit *u, int64_t t
     const int64_t group = c->p->group;
     const int64_t first = c->cut.sum_queries ? 0 : c->query;
     const int64_t last = c->cut.sum_queries ? u->nq : min64(c->query + c->cut.rows, u->nq);
+    const real *dout_t = arrays_of(c->p, c->ready).dout_t;
     struct work *w = work_begin(u, c->work);
     load_tile(w, tile);
     for (int64_t row = first * group; row < last * group; row += BQ) {
         prepare_block(u, row, last * group, c->ready);
-        do_any_block(w, c->ready, arrays_of(c->p, c->ready).dout_t, 0, false);
+        do_any_block(w, c->ready, dout_t, 0, false, dout_t);
         add_block(c, w, first);
     }
 }

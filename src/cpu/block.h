@@ -29,6 +29,7 @@ struct block {
     bool shaped;               /* more than the scale goes into the scores */
     bool masked;               /* rules beyond the band and the key mask may hide keys */
     bool partly;               /* of the tile in work they hide some from some lanes */
+    bool far;                  /* packed keys and values come from beyond the second cache */
     struct attn_score_view bias;
     real slope[BQ];            /* of ALiBi */
     uint32_t seen[BK], kept[BK]; /* lanes, as bits, that see a key by the masks; that keep it */
@@ -55,7 +56,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->scale = score_exponent(p);
     t->shaped = shapes_scores(p);
     t->masked = has_masks(p);
-    t->partly = false;
+    t->partly = t->far = false;
     t->capped = NULL;
     t->bias = attn_bias_of(&u->seq);
 
@@ -122,34 +123,56 @@ static void load_queries(struct block *t)
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* s[r][v] = k[r] . q[v]: MR rows k of n words by BQ columns qt[n][BQ]. */
-INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t n)
+/* Asks for n words that are wanted soon, `ahead` behind `at`, to the second cache. Processors do not
+ * look ahead past a page, and one group of rows or columns may fill that. */
+INLINE void fetch_ahead(const real *at, int64_t ahead, int n)
 {
+    enum { LINE = 64 / sizeof(real) };
+    UNROLL for (int i = 0; i < n; i += LINE)
+        __builtin_prefetch((const void *)((uintptr_t)at + (size_t)(ahead + i) * sizeof *at), 0, 2);
+}
+
+/* s[r][v] += column c of rows k by that of qt. */
+INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t n, int64_t c)
+{
+    vec q[NV];
+    UNROLL for (int v = 0; v < NV; v++) {
+        q[v] = vec_load(qt + c * BQ + v * VEC_N);
+        vec_keep(&q[v]);
+    }
+    UNROLL for (int r = 0; r < MR; r++) {
+        vec b = vec_set(k[r * n + c]);
+        vec_keep(&b);
+        UNROLL for (int v = 0; v < NV; v++)
+            s[r][v] = vec_mac(b, q[v], s[r][v]);
+    }
+}
+
+/* s[r][v] = k[r] . q[v]: MR rows k of n words by BQ columns qt[n][BQ]. Asks for as many words from
+ * `next` on. */
+INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t n, const real *next)
+{
+    enum { STEP = 4 };
+    int64_t c = 0;
     UNROLL for (int r = 0; r < MR; r++)
         UNROLL for (int v = 0; v < NV; v++)
             s[r][v] = vec_zero();
-    UNROLL_BY(4) for (int64_t c = 0; c < n; c++) {
-        vec q[NV];
-        UNROLL for (int v = 0; v < NV; v++) {
-            q[v] = vec_load(qt + c * BQ + v * VEC_N);
-            vec_keep(&q[v]);
-        }
-        UNROLL for (int r = 0; r < MR; r++) {
-            vec b = vec_set(k[r * n + c]);
-            vec_keep(&b);
-            UNROLL for (int v = 0; v < NV; v++)
-                s[r][v] = vec_mac(b, q[v], s[r][v]);
-        }
+    for (; c + STEP <= n; c += STEP) {
+        fetch_ahead(next, c * MR, STEP * MR);
+        UNROLL_BY(1) for (int i = 0; i < STEP; i++)
+            dot_column(qt, s, k, n, c + i);
     }
+    for (; c < n; c++)
+        dot_column(qt, s, k, n, c);
 }
 
 /* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`. */
 INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j0, int64_t j1,
-                           int64_t n)
+                           int64_t n, const real *next)
 {
-    for (int64_t j = j0; j < j1; j += MR) {
+    for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
         vec s[MR][NV];
-        dot_keys(qt, s, keys + j * n, n);
+        dot_keys(qt, s, keys + j * n, n, next);
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < NV; v++)
                 vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
@@ -159,7 +182,7 @@ INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j
 /* Scores of keys j0 .. j1 - 1 of a tile to t->s, for when they are not used at once. */
 INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t n)
 {
-    store_products(t->s, t->qt, keys, j0, j1, n);
+    store_products(t->s, t->qt, keys, j0, j1, n, keys + (j0 + (t->far ? MR : 0)) * n);
 }
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
@@ -210,30 +233,41 @@ INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
     return word_seen(b, seen);
 }
 
+/* acc[r][v] += word j of the columns of a panel by that of p. */
+INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, const real *p,
+                    int64_t j, bool careful)
+{
+    vec w[NV];
+    UNROLL for (int v = 0; v < NV; v++) {
+        w[v] = vec_load(p + j * BQ + v * VEC_N);
+        vec_keep(&w[v]);
+    }
+    UNROLL for (int r = 0; r < MR; r++) {
+        vec b = vec_set(panel[j * MR + r]);
+        vec_keep(&b);
+        UNROLL for (int v = 0; v < NV; v++) {
+            const vec seen = careful ? word_where_seen(t, b, j, v) : b;
+            acc[r][v] = vec_mac(seen, w[v], acc[r][v]);
+        }
+    }
+}
+
 /* o[n][BQ] += panels^T p over keys j0 .. j1 - 1 of the tile, n a multiple of MR; begun: o holds
  * something. careful: what a lane does not see counts as 0. */
 INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const real *panels,
                 const real *p, int64_t j0, int64_t j1, bool careful)
 {
+    enum { STEP = MR / PAIR < 4 ? MR / PAIR : 4 };
+    const int64_t ahead = t->far ? panel_words(t->u->room) : 0;
     for (int64_t c = 0; c < n; c += MR, panels += panel_words(t->u->room)) {
         vec acc[MR][NV];
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < NV; v++)
                 acc[r][v] = begun ? vec_load(o + (c + r) * BQ + v * VEC_N) : vec_zero();
-        UNROLL_BY(2) for (int64_t j = j0 / PAIR; j < j1 / PAIR; j++) {
-            vec w[NV];
-            UNROLL for (int v = 0; v < NV; v++) {
-                w[v] = vec_load(p + j * BQ + v * VEC_N);
-                vec_keep(&w[v]);
-            }
-            UNROLL for (int r = 0; r < MR; r++) {
-                vec b = vec_set(panels[j * MR + r]);
-                vec_keep(&b);
-                UNROLL for (int v = 0; v < NV; v++) {
-                    const vec seen = careful ? word_where_seen(t, b, j, v) : b;
-                    acc[r][v] = vec_mac(seen, w[v], acc[r][v]);
-                }
-            }
+        for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += STEP) {
+            fetch_ahead(panels, ahead + j * MR, STEP * MR);
+            UNROLL_BY(1) for (int i = 0; i < STEP; i++)
+                mix_key(t, acc, panels, p, j + i, careful);
         }
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < NV; v++)

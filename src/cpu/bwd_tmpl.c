@@ -327,9 +327,10 @@ INLINE void differentiate(const struct block *t, const struct ready *ready, cons
 
 /* Block m of the strip, where it has to do with the tile; w->part says with which keys. Its weights
  * and the gradients of its scores: those of what the bias is added to, or, if through, of products
- * of query and key but for the scale's size. d, dv: head sizes, constants where they are common. */
+ * of query and key but for the scale's size. Asks for what the products to come take, next to
+ * dout_t, and from `next` on. d, dv: head sizes, constants where they are common. */
 INLINE void do_block(struct work *w, const struct ready *ready, const real *dout_t, int64_t m,
-                     bool through, int64_t d, int64_t dv)
+                     bool through, const real *next, int64_t d, int64_t dv)
 {
     const struct attn_unit *u = w->u;
     const struct attn_problem *p = u->p;
@@ -348,7 +349,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
     w->part[m] = (struct attn_range){j0, j1};
     real *const at_p = w->p + m * u->room * BQ, *const at_ds = w->ds + m * u->room * BQ;
 
-    store_products(t->s, t->qt, w->k, j0, j1, d);
+    store_products(t->s, t->qt, w->k, j0, j1, d, dout_t);
     if (t->shaped)
         shape_scores(t, w->k0, j0, j1);
     if (!ready->all || w->hides || t->partly ||
@@ -356,7 +357,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
         see_tile(t, w->k0);
         hide(t, w->k0, j0, j1);
     }
-    store_products(w->g, dout_t, w->v, j0, j1, dv);
+    store_products(w->g, dout_t, w->v, j0, j1, dv, next);
     if (p->dropout.on)
         draw_kept(t, w->k0, j0, j1);
     if (!w->finite || !ready->q_finite || !ready->dout_finite)
@@ -368,15 +369,15 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
 }
 
 static void do_any_block(struct work *w, const struct ready *ready, const real *dout_t, int64_t m,
-                         bool through)
+                         bool through, const real *next)
 {
     const int64_t d = w->u->p->head_dim, dv = w->u->p->head_dim_v;
     if (d == 128 && dv == 128)
-        do_block(w, ready, dout_t, m, through, 128, 128);
+        do_block(w, ready, dout_t, m, through, next, 128, 128);
     else if (d == 64 && dv == 64)
-        do_block(w, ready, dout_t, m, through, 64, 64);
+        do_block(w, ready, dout_t, m, through, next, 64, 64);
     else
-        do_block(w, ready, dout_t, m, through, d, dv);
+        do_block(w, ready, dout_t, m, through, next, d, dv);
 }
 
 /* sum[r] += weights of rows q0 .. q1 - 1 times their columns x[][width], MR keys from weight[r][0]
@@ -547,7 +548,9 @@ static void do_strip(struct work *w, int64_t strip)
         dout[m] = a.dout;
         bad_q[m] = !r->q_finite;
         bad_dout[m] = !r->dout_finite;
-        do_any_block(w, r, a.dout_t, m, true);
+        const bool more = (strip * STRIP + m + 1) * BQ < rows_of(w->u);
+        do_any_block(w, r, a.dout_t, m, true,
+                     more ? (const real *)(const void *)ready_at(w->u, strip, m + 1) : a.dout_t);
     }
     add_strip(w, w->dv, w->p, dout, bad_dout, blocks, p->head_dim_v);
     add_strip(w, w->dk, w->ds, q, bad_q, blocks, p->head_dim);

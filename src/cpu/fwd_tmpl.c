@@ -19,6 +19,9 @@
 #include "cpu/block.h"
 #include "cpu/tile.h"
 
+/* What of packed keys and values a second cache keeps beside all else. */
+enum { FAR_BYTES = 1 << 19 };
+
 /* ---- Memory of a block ----------------------------------------------------------------------- */
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room)
@@ -35,6 +38,7 @@ static void begin(struct block *t, void *scratch)
     real *at = scratch;
     t->begun = false;
     t->scaled = p->sink.data || p->dropout.on;
+    t->far = t->u->nk / BK * tile_bytes(t->d, p->head_dim_v, room) > FAR_BYTES;
     t->dv = p->head_dim_v;
     t->dv_panels = round_up(t->dv, MR);
     t->qt = at, at += words(t->d) * BQ;
@@ -176,7 +180,7 @@ INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t
         sum[v] = vec_zero();
     for (int64_t i = j; i < j1; i += MR) {
         vec s[MR][NV];
-        dot_keys(t->qt, s, keys + i * n, n);
+        dot_keys(t->qt, s, keys + i * n, n, keys + (i + (t->far ? MR : 0)) * n);
         if (i == first)
             begin_references(t, s);
         UNROLL for (int v = 0; v < NV; v++) {
