@@ -81,7 +81,7 @@ static bool check_result(attn_context *context, struct bench_buffers *b, const s
     }
     bench_buffers_spread(b);
     const double difference = bench_verify(b, set, &what);
-    if (difference <= bench_tolerance(b->dtype))
+    if (difference <= bench_tolerance(b->c, b->dtype))
         return true;
     fprintf(stderr, "%s %s %s: wrong %s, off by %g\n", b->c->name, pass, backend, what, difference);
     tally->wrong++;

@@ -29,10 +29,10 @@ static double draw(uint64_t *state)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-52 - 1;
 }
 
-static void fill(char *data, size_t bytes, attn_dtype dtype, uint64_t seed)
+static void fill(char *data, size_t bytes, attn_dtype dtype, uint64_t seed, double size)
 {
     for (int64_t n = 0; n < (int64_t)bytes / bench_number_size(dtype); n++)
-        bench_number_set(data, dtype, n, draw(&seed));
+        bench_number_set(data, dtype, n, size * draw(&seed));
 }
 
 static size_t set_bytes(const struct bench_buffers *b)
@@ -64,11 +64,11 @@ static bool set_create(struct bench_set *s, const struct bench_buffers *b)
 static void fill_inputs(struct bench_buffers *b)
 {
     const struct bench_set *first = &b->sets[0];
-    fill(first->q, b->q_bytes, b->dtype, 1);
-    fill(first->k, b->kv_bytes, b->dtype, 2);
-    fill(first->v, b->kv_bytes, b->dtype, 3);
+    fill(first->q, b->q_bytes, b->dtype, 1, b->c->feature == BENCH_WIDE ? BENCH_WIDER : 1);
+    fill(first->k, b->kv_bytes, b->dtype, 2, 1);
+    fill(first->v, b->kv_bytes, b->dtype, 3, 1);
     if (first->dout)
-        fill(first->dout, b->q_bytes, b->dtype, 5);
+        fill(first->dout, b->q_bytes, b->dtype, 5, 1);
     bench_buffers_spoil(b);
     for (int32_t n = 1; n < b->count; n++)
         memcpy(b->sets[n].q, first->q, set_bytes(b));
@@ -209,6 +209,7 @@ static void set_feature(attn_desc *d, const struct bench_buffers *b)
         break;
     case BENCH_ALIBI: d->alibi.data = b->extra; break;
     case BENCH_SOFTCAP: d->softcap = BENCH_CAP; break;
+    case BENCH_WIDE:
     case BENCH_PLAIN: break;
     }
 }

@@ -11,6 +11,7 @@ static const int32_t lengths_27[27] = {16,  988, 327, 437, 685, 224, 405, 811, 9
                                        425, 680, 719, 599, 847, 725, 867, 480, 850};
 static int32_t cu_27[27 + 1];
 static int32_t cu_long[LONG_BATCH + 1];
+static int32_t cu_equal[16 + 1]; /* twice the tokens are to cost twice the time */
 
 /* Padded, one sequence: every head size with every length. Lists end at 0. */
 struct family {
@@ -37,6 +38,7 @@ static const struct family families[] = {
     {"window", true, 16, 16, 0, {128}, {4096}, BENCH_WINDOW},
     {"alibi", false, 16, 16, 0, {128}, {2048}, BENCH_ALIBI},
     {"softcap", false, 16, 16, 0, {128}, {2048}, BENCH_SOFTCAP},
+    {"wide", false, 16, 16, 0, {64, 128}, {2048}, BENCH_WIDE},
 };
 
 /* Packed; each entry's offsets are filled in by fill_offsets(). */
@@ -44,6 +46,8 @@ static const struct bench_case packed[] = {
     {"varlen-27", false, 12, 12, 64, 27, 0, 0, cu_27, BENCH_PLAIN},
     {"varlen-27-causal", true, 12, 12, 64, 27, 0, 0, cu_27, BENCH_PLAIN},
     {"one-long-d64", false, 4, 4, 64, LONG_BATCH, 0, 0, cu_long, BENCH_PLAIN},
+    {"equal-8-d64-s512", false, 8, 8, 64, 8, 0, 0, cu_equal, BENCH_PLAIN},
+    {"equal-16-d64-s512", false, 8, 8, 64, 16, 0, 0, cu_equal, BENCH_PLAIN},
 };
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
@@ -56,6 +60,8 @@ static void fill_offsets(void)
     cu_long[1] = 16384;
     for (int b = 1; b < LONG_BATCH; b++)
         cu_long[b + 1] = cu_long[b] + 16 + b * 37 % 113;
+    for (int b = 0; b < 16; b++)
+        cu_equal[b + 1] = cu_equal[b] + 512;
 }
 
 static int add_family(const struct family *f, struct bench_case *to)

@@ -16,9 +16,10 @@ enum bench_feature {
     BENCH_BLOCKS,  /* blocks of BENCH_BLOCK, those hidden whose numbers add up to an odd one */
     BENCH_WINDOW,  /* BENCH_WIDTH keys back, causal */
     BENCH_ALIBI,   /* slopes 1/2 to 1/256 */
-    BENCH_SOFTCAP  /* of BENCH_CAP */
+    BENCH_SOFTCAP, /* of BENCH_CAP */
+    BENCH_WIDE     /* queries BENCH_WIDER times as large */
 };
-enum { BENCH_BLOCK = 128, BENCH_WIDTH = 255, BENCH_CAP = 30 };
+enum { BENCH_BLOCK = 128, BENCH_WIDTH = 255, BENCH_CAP = 30, BENCH_WIDER = 64 };
 
 enum bench_pass { BENCH_FWD, BENCH_BWD, BENCH_FWDBWD };
 

@@ -11,6 +11,6 @@
 double bench_verify(const struct bench_buffers *b, const struct bench_set *set, const char **what);
 
 /* A difference above this is a wrong result. */
-double bench_tolerance(attn_dtype dtype);
+double bench_tolerance(const struct bench_case *c, attn_dtype dtype);
 
 #endif
