@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_FAULTS = 40, MOST_REASONS = 16, LINE = 400 };
@@ -54,6 +55,13 @@ void report_skip(const char *format, ...)
         return;
     strcpy(report.reason[report.reasons++], line);
     printf("SKIP %s\n", line);
+}
+
+int64_t report_count(int argc, char **argv, int64_t all)
+{
+    const bool some = argc == 3 && strcmp(argv[1], "--count") == 0;
+    const int64_t given = some ? strtoll(argv[2], NULL, 10) : all;
+    return given > 0 && given < all ? given : all;
 }
 
 int report_end(void)

@@ -132,10 +132,12 @@ static void test_cascade(int64_t seed)
         strided_free(all[n]);
 }
 
-int main(void)
+/* --count N: only so many of them. */
+int main(int argc, char **argv)
 {
+    const int64_t count = report_count(argc, argv, 24);
     report_begin("cascade");
-    for (int64_t seed = 0; seed < 24; seed++)
+    for (int64_t seed = 0; seed < count; seed++)
         test_cascade(seed);
     return report_end();
 }

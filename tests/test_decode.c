@@ -227,8 +227,10 @@ static void test_story(int64_t seed, struct target *on)
     story_end(&s);
 }
 
-int main(void)
+/* --count N: only so many of the stories. */
+int main(int argc, char **argv)
 {
+    const int64_t count = report_count(argc, argv, STORIES);
     struct target targets[] = {{"cpu", ATTN_BACKEND_CPU, true, NULL},
                                {"eager", ATTN_BACKEND_EAGER, false, NULL}};
     report_begin("decode");
@@ -239,7 +241,7 @@ int main(void)
             report_skip("%s: not built in", targets[n].name);
             continue;
         }
-        for (int64_t seed = 0; seed < STORIES; seed++)
+        for (int64_t seed = 0; seed < count; seed++)
             test_story(seed, &targets[n]);
         attn_context_destroy(targets[n].context);
     }

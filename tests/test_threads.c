@@ -328,9 +328,7 @@ int main(int argc, char **argv)
     static const attn_dtype types[] = {ATTN_F32, ATTN_F64};
     enum { ALL = 4 * sizeof shapes / sizeof *shapes, STEP = 5 };
     _Static_assert(ALL % STEP != 0, "steps reach every problem");
-    const bool some = argc == 3 && strcmp(argv[1], "--count") == 0;
-    const long given = some ? strtol(argv[2], NULL, 10) : ALL;
-    const size_t count = given > 0 && given < ALL ? (size_t)given : ALL;
+    const size_t count = (size_t)report_count(argc, argv, ALL);
     report_begin("threads");
     for (size_t k = 0; k < count; k++) {
         const size_t n = k * STEP % ALL;
