@@ -350,6 +350,14 @@ static void finish(struct block *t)
     }
 }
 
+/* Asks for the rows of out that the block will write. Inlined as fetch_queries() is. */
+INLINE void fetch_results(const struct block *t)
+{
+    for (int64_t lane = 0; lane < t->rows; lane++)
+        for (int64_t c = 0; c < t->dv; c += 64 / (int64_t)sizeof(elem))
+            __builtin_prefetch(t->out[lane] + c, 1, 2);
+}
+
 static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
                  void (*need)(void *arg, int64_t t), void *arg)
 {
@@ -375,6 +383,8 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
         }
         if (u->tile_info[n] & ATTN_TILE_HIDDEN)
             continue;
+        if ((n + 1) * BK >= see.hi)
+            fetch_results(&t);
         switch (t.d) { /* constants let the compiler fold the row addresses */
         case 64: tile(&t, n, j0, j1, 64 / PAIR); break;
         case 128: tile(&t, n, j0, j1, 128 / PAIR); break;
