@@ -10,7 +10,7 @@
 #include "half.h"
 
 #define DEVICE static inline __attribute__((unused))
-#define KERNEL static void
+#define KERNEL static __attribute__((unused)) void
 
 namespace dev {
 

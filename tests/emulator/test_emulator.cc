@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "emulator/conformance.h"
 #include "emulator/product.h"
 
 extern "C" {
@@ -261,6 +262,31 @@ void test_reports()
     EXPECT(wrong.empty() && conflicts == 4 * 7, "%ld bank conflicts", conflicts);
 }
 
+/* All instructions on the same numbers: in whatever order, the same bits; and a bit that differs is
+ * found. */
+void test_conformance()
+{
+    using namespace conformance;
+    std::vector<uint32_t> inputs(INPUTS * THREADS * WORDS), first(RESULTS * THREADS * WORDS);
+    draw_inputs(inputs.data(), 1);
+    std::string wrong = emulate(inputs.data(), first.data(), 0);
+    EXPECT(wrong.empty(), "conformance: %s", wrong.c_str());
+    for (uint64_t seed = 1; seed < 6; seed++) {
+        std::vector<uint32_t> results(first.size());
+        wrong = emulate(inputs.data(), results.data(), seed);
+        EXPECT(wrong.empty() && results == first, "conformance, seed %d: %s", (int)seed,
+               wrong.c_str());
+    }
+    for (int r = 0; r < RESULTS; r++) {
+        const uint32_t *const sound = &first[(size_t)r * THREADS * WORDS];
+        std::vector<uint32_t> changed(sound, sound + THREADS * WORDS);
+        EXPECT(*difference((enum result)r, sound, sound) == 0, "%s", name((enum result)r));
+        changed[WORDS] ^= 1u << 24;
+        EXPECT(*difference((enum result)r, changed.data(), sound) != 0, "%s: a difference passes",
+               name((enum result)r));
+    }
+}
+
 } // namespace
 
 int main()
@@ -273,6 +299,7 @@ int main()
     }
     test_exp2();
     test_reports();
+    test_conformance();
     test_sound<false>();
     test_sound<true>();
     test_faults(std::make_integer_sequence<int, product::FAULTS>());
