@@ -2,6 +2,7 @@
 /*
  * A checked call. check.c turns the caller's descriptor into this: defaults filled in, strides set,
  * heads grouped, sizes proven not to overflow. Backends read only this and never the descriptor.
+ * What kernels need of it compiles as C11 and as CUDA.
  */
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
@@ -63,26 +64,26 @@ struct attn_axis {
     int64_t span;     /* extent of this axis in score tensors: S, or max_seqlen, or max */
 };
 
-static inline int64_t attn_index_at(const void *data, bool is64, int64_t n)
+static inline ATTN_HD int64_t attn_index_at(const void *data, bool is64, int64_t n)
 {
     return is64 ? ((const int64_t *)data)[n] : ((const int32_t *)data)[n];
 }
 
 /* Row of the tensor where sequence b starts: 0 when padded, where the batch stride leads to it. */
-static inline int64_t attn_axis_start(const struct attn_axis *a, int64_t b)
+static inline ATTN_HD int64_t attn_axis_start(const struct attn_axis *a, int64_t b)
 {
     return a->cu ? attn_index_at(a->cu, a->cu64, b) : 0;
 }
 
 /* Rows that sequence b has in the tensor, used or not. */
-static inline int64_t attn_axis_room(const struct attn_axis *a, int64_t b)
+static inline ATTN_HD int64_t attn_axis_room(const struct attn_axis *a, int64_t b)
 {
     return a->cu ? attn_index_at(a->cu, a->cu64, b + 1) - attn_index_at(a->cu, a->cu64, b)
                  : a->room;
 }
 
 /* nq or nk of sequence b. */
-static inline int64_t attn_axis_len(const struct attn_axis *a, int64_t b)
+static inline ATTN_HD int64_t attn_axis_len(const struct attn_axis *a, int64_t b)
 {
     return a->used ? attn_index_at(a->used, a->used64, b) : attn_axis_room(a, b);
 }
@@ -170,7 +171,7 @@ struct attn_problem {
 const char *attn_dtype_name(attn_dtype dtype);
 
 /* Bytes of an element. */
-static inline int64_t attn_dtype_size(attn_dtype t)
+static inline ATTN_HD int64_t attn_dtype_size(attn_dtype t)
 {
     switch (t) {
     case ATTN_F64: return 8;
@@ -182,7 +183,7 @@ static inline int64_t attn_dtype_size(attn_dtype t)
 }
 
 /* The type that scores and LSE are computed in. */
-static inline attn_dtype attn_compute_dtype(attn_dtype t)
+static inline ATTN_HD attn_dtype attn_compute_dtype(attn_dtype t)
 {
     return t == ATTN_F64 ? ATTN_F64 : ATTN_F32;
 }
@@ -190,8 +191,8 @@ static inline attn_dtype attn_compute_dtype(attn_dtype t)
 /* Address of token t of sequence b, head h; `axis` is the side the tensor belongs to and `size`
  * its element's bytes. The tokens of a sequence lie v->token apart, except from one page to the
  * next. */
-static inline char *attn_view_at(const struct attn_view *v, const struct attn_axis *axis, int64_t b,
-                                 int64_t t, int64_t h, int64_t size)
+static inline ATTN_HD char *attn_view_at(const struct attn_view *v, const struct attn_axis *axis,
+                                         int64_t b, int64_t t, int64_t h, int64_t size)
 {
     int64_t outer = b, row = attn_axis_start(axis, b) + t;
     if (axis->table) {
@@ -204,27 +205,28 @@ static inline char *attn_view_at(const struct attn_view *v, const struct attn_ax
 
 /* Elements from v->data to the number of token t of sequence b, head h, in a tensor that has one
  * number per token and no pages: lse, key_sums. */
-static inline int64_t attn_number_index(const struct attn_view *v, const struct attn_axis *axis,
-                                        int64_t b, int64_t t, int64_t h)
+static inline ATTN_HD int64_t attn_number_index(const struct attn_view *v,
+                                                const struct attn_axis *axis, int64_t b, int64_t t,
+                                                int64_t h)
 {
     return b * v->batch + (attn_axis_start(axis, b) + t) * v->token + h * v->head;
 }
 
 /* Bytes of sequence b, one per token; null: not given. */
-static inline const uint8_t *attn_token_bytes_of(const struct attn_token_bytes *m,
+static inline ATTN_HD const uint8_t *attn_token_bytes_of(const struct attn_token_bytes *m,
                                                  const struct attn_axis *axis, int64_t b)
 {
     return m->data ? m->data + b * m->batch + attn_axis_start(axis, b) : NULL;
 }
 
 /* Index of token 0 of sequence b in an array with an integer per token, [B, S] or [T]. */
-static inline int64_t attn_token_of(const struct attn_axis *axis, int64_t b)
+static inline ATTN_HD int64_t attn_token_of(const struct attn_axis *axis, int64_t b)
 {
     return axis->cu ? attn_axis_start(axis, b) : b * axis->span;
 }
 
 /* Keys of sequence b that causal does not hide. */
-static inline int64_t attn_prefix_of(const struct attn_problem *p, int64_t b)
+static inline ATTN_HD int64_t attn_prefix_of(const struct attn_problem *p, int64_t b)
 {
     return p->prefix.data ? attn_index_at(p->prefix.data, p->prefix.is64, b) : 0;
 }

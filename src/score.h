@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What the contract says of one query and one key, beyond their product: whether the key is seen,
- * and what goes into the score. The plain form, one pair at a time; kernels have theirs for tiles
- * and are held to this one.
+ * and what goes into the score. The plain form, one pair at a time; kernels for CPUs have their own
+ * for tiles and are held to this one. Compiles as C11 and as CUDA.
  */
 #ifndef ATTN_SCORE_H
 #define ATTN_SCORE_H
@@ -20,9 +20,11 @@ struct attn_sequence {
     int64_t query0, key0;                 /* of its first tokens in arrays of integers per token */
 };
 
-static inline struct attn_sequence attn_sequence_of(const struct attn_problem *p, int64_t b)
+static inline ATTN_HD struct attn_sequence attn_sequence_of(const struct attn_problem *p, int64_t b)
 {
-    struct attn_sequence s = {.p = p, .b = b};
+    struct attn_sequence s;
+    s.p = p;
+    s.b = b;
     s.nq = attn_axis_len(&p->query, b);
     s.nk = attn_axis_len(&p->key, b);
     s.band = attn_band_of(p->rule, s.nq, s.nk, attn_prefix_of(p, b));
@@ -34,14 +36,14 @@ static inline struct attn_sequence attn_sequence_of(const struct attn_problem *p
 }
 
 /* Offset in elements of a place in a tensor over scores. */
-static inline int64_t attn_score_at(const struct attn_score_view *v, int64_t b, int64_t h,
-                                    int64_t i, int64_t j)
+static inline ATTN_HD int64_t attn_score_at(const struct attn_score_view *v, int64_t b, int64_t h,
+                                            int64_t i, int64_t j)
 {
     return b * v->batch + h * v->head + i * v->query + j * v->key;
 }
 
 /* Whether the query is of the key's document. */
-static inline bool attn_same_document(const struct attn_sequence *s, int64_t i, int64_t j)
+static inline ATTN_HD bool attn_same_document(const struct attn_sequence *s, int64_t i, int64_t j)
 {
     const struct attn_integers *q = &s->p->query_docs, *k = &s->p->key_docs;
     return attn_index_at(q->data, q->is64, s->query0 + i) ==
@@ -49,7 +51,7 @@ static inline bool attn_same_document(const struct attn_sequence *s, int64_t i, 
 }
 
 /* Whether query i of head h sees key j, which is in its band, by all the other rules. */
-static inline bool attn_sees(const struct attn_sequence *s, int64_t h, int64_t i, int64_t j)
+static inline ATTN_HD bool attn_sees(const struct attn_sequence *s, int64_t h, int64_t i, int64_t j)
 {
     const struct attn_problem *p = s->p;
     const struct attn_score_view *mask = &p->mask, *block = &p->block_mask;
@@ -65,7 +67,7 @@ static inline bool attn_sees(const struct attn_sequence *s, int64_t h, int64_t i
 }
 
 /* The number at `at` of an array of type t. */
-static inline double attn_number_at(const void *data, attn_dtype t, int64_t at)
+static inline ATTN_HD double attn_number_at(const void *data, attn_dtype t, int64_t at)
 {
     switch (t) {
     case ATTN_F64: return ((const double *)data)[at];
@@ -76,7 +78,7 @@ static inline double attn_number_at(const void *data, attn_dtype t, int64_t at)
 }
 
 /* x as the number at `at` of an array of type t. */
-static inline void attn_put_number(void *data, attn_dtype t, int64_t at, double x)
+static inline ATTN_HD void attn_put_number(void *data, attn_dtype t, int64_t at, double x)
 {
     switch (t) {
     case ATTN_F64: ((double *)data)[at] = x; break;
@@ -88,8 +90,8 @@ static inline void attn_put_number(void *data, attn_dtype t, int64_t at, double 
 
 /* What a bias, or its gradient, has for sequence s, seen as a tensor over scores in which b counts
  * as 0; data is null where it is not given. */
-static inline struct attn_score_view attn_sequence_bias(const struct attn_sequence *s,
-                                                        struct attn_score_view v)
+static inline ATTN_HD struct attn_score_view attn_sequence_bias(const struct attn_sequence *s,
+                                                                struct attn_score_view v)
 {
     const struct attn_problem *p = s->p;
     if (!v.data)
@@ -106,17 +108,17 @@ static inline struct attn_score_view attn_sequence_bias(const struct attn_sequen
     return v;
 }
 
-static inline struct attn_score_view attn_bias_of(const struct attn_sequence *s)
+static inline ATTN_HD struct attn_score_view attn_bias_of(const struct attn_sequence *s)
 {
     return attn_sequence_bias(s, s->p->bias);
 }
 
 /* Whether a scale or softcap is so small or large that it, or what it makes of a product, may leave
  * the range of the computing type before the score does. Such scores are formed in double. */
-static inline bool attn_is_extreme(double x) { return !(x >= 0x1p-100 && x <= 0x1p100); }
+static inline ATTN_HD bool attn_is_extreme(double x) { return !(x >= 0x1p-100 && x <= 0x1p100); }
 
 /* Slope of head h; 0 without ALiBi. */
-static inline double attn_slope_of(const struct attn_sequence *s, int64_t h)
+static inline ATTN_HD double attn_slope_of(const struct attn_sequence *s, int64_t h)
 {
     const struct attn_view *a = &s->p->alibi;
     return a->data ? attn_number_at(a->data, attn_compute_dtype(s->p->dtype),
@@ -126,14 +128,14 @@ static inline double attn_slope_of(const struct attn_sequence *s, int64_t h)
 
 /* What ALiBi multiplies the slope by: the distance of key j from query i, whose positions end at
  * the same place whatever alignment the masks have. */
-static inline int64_t attn_distance(const struct attn_sequence *s, int64_t i, int64_t j)
+static inline ATTN_HD int64_t attn_distance(const struct attn_sequence *s, int64_t i, int64_t j)
 {
     const int64_t n = i + s->nk - s->nq - j;
     return n < 0 ? -n : n;
 }
 
 /* Sink of head h; -inf without one. */
-static inline double attn_sink_of(const struct attn_problem *p, int64_t h)
+static inline ATTN_HD double attn_sink_of(const struct attn_problem *p, int64_t h)
 {
     return p->sink.data ? attn_number_at(p->sink.data, attn_compute_dtype(p->dtype),
                                          h * p->sink.head)
@@ -141,7 +143,7 @@ static inline double attn_sink_of(const struct attn_problem *p, int64_t h)
 }
 
 /* Whether dropout drops the probability of query i and key j. */
-static inline bool attn_drops(const struct attn_problem *p, int64_t b, int64_t h, int64_t i,
+static inline ATTN_HD bool attn_drops(const struct attn_problem *p, int64_t b, int64_t h, int64_t i,
                               int64_t j)
 {
     const struct attn_dropout *d = &p->dropout;
