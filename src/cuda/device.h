@@ -18,8 +18,8 @@
  *                                valid, in which case `from` is not read; lands by wait_copies()
  *   commit_copies()              the copies since the last one are a group
  *   wait_copies<n>()             until all groups but the last n of this thread have landed
- *   load_matrices(r, row)        ldmatrix.x4: four 8 x 8 matrices of 16-bit numbers; lane l gives the
- *                                address of row l % 8 of matrix l / 8, aligned to 16 bytes
+ *   load_matrices(r, row)        ldmatrix.x4: four 8 x 8 matrices of 16-bit numbers; lane l gives
+ *                                the address of row l % 8 of matrix l / 8, aligned to 16 bytes
  *   load_transposed(r, row)      the same, each matrix transposed
  *   multiply_bf16(c, a, b)       c[16 x 8] += a[16 x 16] b[16 x 8], in f32; multiply_f16 likewise
  *   exp2_fast(x)                 2^x to 2 units in the last place; denormals are 0

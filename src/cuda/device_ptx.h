@@ -5,6 +5,7 @@
 
 #define DEVICE __device__ __forceinline__
 #define KERNEL __global__ void
+#define UNROLLED _Pragma("unroll") /* so that arrays stay in registers */
 
 namespace dev {
 
@@ -21,8 +22,14 @@ DEVICE void *shared()
 }
 
 DEVICE void sync() { __syncthreads(); }
-DEVICE void sync_some(int id, int n) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory"); }
-DEVICE void arrive(int id, int n) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory"); }
+DEVICE void sync_some(int id, int n)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
+DEVICE void arrive(int id, int n)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
 DEVICE void sync_warp() { __syncwarp(); }
 
 template <class T> DEVICE T shuffle(T x, int from) { return __shfl_sync(0xffffffffu, x, from); }

@@ -9,8 +9,9 @@
 #include "emulator/machine.h"
 #include "half.h"
 
-#define DEVICE static inline __attribute__((unused))
+#define DEVICE inline
 #define KERNEL static __attribute__((unused)) void
+#define UNROLLED
 
 namespace dev {
 
@@ -30,7 +31,7 @@ DEVICE void sync_warp()
     emulator::collective("sync_warp", [](void *const *) {}, nullptr);
 }
 
-/* ---- Between lanes ---------------------------------------------------------------------------- */
+/* ---- Between lanes -------------------------------------------------------------------------- */
 
 template <class T> struct exchange {
     T value, got;
@@ -67,7 +68,7 @@ DEVICE uint32_t ballot(bool p)
     return v.all;
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------- */
+/* ---- Copies --------------------------------------------------------------------------------- */
 
 template <int bytes> DEVICE void copy_async(void *to, const void *from, bool valid)
 {
@@ -77,7 +78,7 @@ template <int bytes> DEVICE void copy_async(void *to, const void *from, bool val
 DEVICE void commit_copies() { emulator::copies_commit(); }
 template <int n> DEVICE void wait_copies() { emulator::copies_wait(n); }
 
-/* ---- Matrices --------------------------------------------------------------------------------- */
+/* ---- Matrices ------------------------------------------------------------------------------- */
 
 struct matrices {
     const void *row;
@@ -86,7 +87,8 @@ struct matrices {
 };
 
 /* Lane l holds elements 2 (l % 4) and the one after it of row l / 4 of each matrix; transposed: of
- * column l / 4. Eight rows of 16 bytes come from all 32 banks, unless two start in the same four. */
+ * column l / 4. Eight rows of 16 bytes come from all 32 banks, unless two begin in the same four.
+ */
 DEVICE void load_all(void *const *operands)
 {
     for (int matrix = 0; matrix < 4; matrix++) {
@@ -127,8 +129,8 @@ DEVICE void load_transposed(uint32_t r[4], const void *row)
 }
 
 /* Fragments, g = lane / 4, t = lane % 4: a[0], a[1] hold columns 2t, 2t + 1 of rows g, g + 8 of A,
- * a[2], a[3] columns 2t + 8, 2t + 9; b[0], b[1] rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g of B;
- * c[0], c[1] columns 2t, 2t + 1 of row g of C, c[2], c[3] of row g + 8. */
+ * a[2], a[3] columns 2t + 8, 2t + 9; b[0], b[1] rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g of
+ * B; c[0], c[1] columns 2t, 2t + 1 of row g of C, c[2], c[3] of row g + 8. */
 struct fragments {
     float *c;
     const uint32_t *a, *b;
@@ -172,7 +174,7 @@ DEVICE void multiply_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
     emulator::collective("multiply_f16", multiply_all<attn_f16_to_f32>, &f);
 }
 
-/* ---- Numbers ---------------------------------------------------------------------------------- */
+/* ---- Numbers -------------------------------------------------------------------------------- */
 
 DEVICE float exp2_fast(float x)
 {

@@ -34,7 +34,10 @@ void fiber_begin(fiber *f, char *stack, char *end, void (*body)())
     f->stack_pointer = top;
 }
 
-void fiber_switch(fiber *from, fiber *to) { emulator_switch(&from->stack_pointer, to->stack_pointer); }
+void fiber_switch(fiber *from, fiber *to)
+{
+    emulator_switch(&from->stack_pointer, to->stack_pointer);
+}
 
 #else
 

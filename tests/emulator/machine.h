@@ -37,7 +37,7 @@ long bank_conflicts();
 void *map_guarded(size_t bytes, size_t align);
 void unmap_guarded(void *data, size_t bytes, size_t align);
 
-/* ---- For device_host.h, within a kernel ------------------------------------------------------- */
+/* ---- For device_host.h, within a kernel ----------------------------------------------------- */
 
 int thread_index();
 int block_index();

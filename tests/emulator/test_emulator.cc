@@ -40,7 +40,7 @@ template <class T> struct buffer {
     T *data;
 };
 
-/* ---- Products --------------------------------------------------------------------------------- */
+/* ---- Products ------------------------------------------------------------------------------- */
 
 struct shape {
     int m, n, k;
@@ -76,7 +76,8 @@ template <int planted, bool transposed> std::string multiply(shape s, uint64_t s
     for (int i = 0; i < s.m; i++)
         for (int block = 0; block < across; block++) {
             float most = -INFINITY;
-            for (int j = block * product::COLUMNS; j < s.n && j < (block + 1) * product::COLUMNS; j++) {
+            for (int j = block * product::COLUMNS; j < s.n && j < (block + 1) * product::COLUMNS;
+                 j++) {
                 double sum = 0;
                 for (int x = 0; x < s.k; x++)
                     sum += (double)attn_bf16_to_f32(a.data[i * s.k + x]) *
@@ -90,7 +91,8 @@ template <int planted, bool transposed> std::string multiply(shape s, uint64_t s
     return bad ? std::to_string(bad) + " wrong results" : "";
 }
 
-const shape shapes[] = {{32, 16, 32}, {1, 16, 8}, {33, 24, 40}, {64, 8, 64}, {31, 40, 104}, {70, 16, 72}};
+const shape shapes[] = {{32, 16, 32}, {1, 16, 8},    {33, 24, 40},
+                        {64, 8, 64},  {31, 40, 104}, {70, 16, 72}};
 
 template <bool transposed> void test_sound()
 {
@@ -128,7 +130,7 @@ template <int... planted> void test_faults(std::integer_sequence<int, planted...
                                       0)...};
 }
 
-/* ---- Single instructions ---------------------------------------------------------------------- */
+/* ---- Single instructions -------------------------------------------------------------------- */
 
 std::string run_block(int threads, uint64_t seed, const std::function<void()> &kernel)
 {
@@ -144,7 +146,8 @@ void test_lanes(uint64_t seed)
 {
     const std::string wrong = run_block(64, seed, [] {
         const int lane = dev::lane();
-        if (dev::shuffle(100 + lane, 7) != 107 || dev::shuffle_xor(0.5 * lane, 5) != 0.5 * (lane ^ 5))
+        if (dev::shuffle(100 + lane, 7) != 107 ||
+            dev::shuffle_xor(0.5 * lane, 5) != 0.5 * (lane ^ 5))
             emulator::fault("shuffle");
         if (dev::ballot(lane % 3 == 0) != 0x49249249)
             emulator::fault("ballot");
@@ -239,7 +242,8 @@ void test_reports()
         else
             dev::ballot(true);
     });
-    EXPECT(tells(wrong, "sync_warp") && tells(wrong, "ballot"), "lanes apart: \"%s\"", wrong.c_str());
+    EXPECT(tells(wrong, "sync_warp") && tells(wrong, "ballot"), "lanes apart: \"%s\"",
+           wrong.c_str());
     wrong = run_block(64, 1, [] { dev::sync_some(3, dev::warp() == 0 ? 64 : 32); });
     EXPECT(tells(wrong, "barrier 3"), "counts that differ: \"%s\"", wrong.c_str());
     wrong = run_block(32, 0, [] { dev::copy_async<16>((char *)dev::shared() + 8, "", false); });
