@@ -8,7 +8,7 @@
 
 static bool is_offered(const struct problem *p)
 {
-    return (p->dtype == ATTN_F16 || p->dtype == ATTN_BF16) && p->d <= 256 && p->dv <= 256 &&
+    return (p->dtype == ATTN_F16 || p->dtype == ATTN_BF16) && p->d <= 128 && p->dv <= 128 &&
            !p->has_probs && !p->has_tiles && !p->has_sums;
 }
 

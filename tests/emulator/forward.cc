@@ -34,9 +34,7 @@ template <class T, int D, int KEYS> std::string launch(const attn_problem &p)
 template <class T> std::string launch_size(const attn_problem &p)
 {
     const int64_t d = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
-    return d <= 64    ? launch<T, 64, 64>(p)
-           : d <= 128 ? launch<T, 128, 64>(p)
-                      : launch<T, 256, 32>(p);
+    return d <= 64 ? launch<T, 64, 64>(p) : launch<T, 128, 64>(p);
 }
 
 } // namespace
@@ -50,7 +48,7 @@ attn_status emulated_forward(attn_context *, const attn_desc *desc)
         attn_check(desc, ATTN_PASS_FORWARD, ATTN_CHECK_RUN, &copy, &p, &m);
     if (status != ATTN_OK)
         return status;
-    if ((p.dtype != ATTN_BF16 && p.dtype != ATTN_F16) || p.head_dim > 256 || p.head_dim_v > 256 ||
+    if ((p.dtype != ATTN_BF16 && p.dtype != ATTN_F16) || p.head_dim > 128 || p.head_dim_v > 128 ||
         p.features & NOT_OFFERED || (p.dropout.on && !attn_dropout_fits(&p, m.text, sizeof m.text)))
         return ATTN_UNSUPPORTED;
     attn_clear_unused_rows(&p);
