@@ -17,7 +17,8 @@
  * An allocator that watches
  * --------------------------------------------------------------------------------------------- */
 
-enum { MOST_LIVE = 8, GUARD = 64 };
+/* ON_STACK: workspaces of up to so many bytes need not be allocated. */
+enum { MOST_LIVE = 8, GUARD = 64, ON_STACK = 65536 };
 
 struct watch {
     int64_t calls, fail_at; /* fail_at: the call, counted from 1, that gets nothing; 0: none */
@@ -207,8 +208,9 @@ static void test_contents(attn_backend backend)
         w.most = w.now;
         EXPECT(compute(c, &d) == ATTN_OK && as_expected(),
                "%s, workspace of bytes %#x: %s", name, fills[n], attn_last_message(c));
-        EXPECT(w.most - before == told, "%s: took %zu bytes, told %zu", name, w.most - before,
-               told);
+        const size_t took = w.most - before;
+        EXPECT(took == told || (took == 0 && told <= ON_STACK), "%s: took %zu bytes, told %zu",
+               name, took, told);
         attn_context_destroy(c);
         expect_clean(&w, "filled workspaces");
     }
