@@ -41,7 +41,8 @@ struct block {
     real *p;     /* [room / PAIR][BQ] probabilities of the tile, as words */
     real *o;     /* [dv][BQ] sums of p v */
     real *r;     /* [BQ] references, scores */
-    real *l;     /* [BQ] sums of p; 0: no reference yet */
+    real *l;     /* [BQ] sums of p */
+    real *sum;   /* [BQ] of those keys of the tile in work that are not in l yet */
     elem *out[BQ];
 };
 

@@ -306,7 +306,7 @@ INLINE void differentiate(const struct block *t, const struct ready *ready, cons
                 const int64_t at = (j + i) * BQ + v * VEC_N;
                 const vec s = vec_load(t->s + at);
                 const vmask gone = vec_le(s, lowest);
-                const vec e = vec_select(gone, zero, probability(vec_sub(s, ref), t->scale, rest));
+                const vec e = vec_unless(gone, probability(vec_sub(s, ref), t->scale, rest));
                 vec weight = e, product = vec_load(g + at);
                 if (!plain && drop->on) {
                     const vmask kept = vmask_of(t->kept[j + i] >> v * VEC_N);
@@ -319,7 +319,7 @@ INLINE void differentiate(const struct block *t, const struct ready *ready, cons
                 if (!plain)
                     d = vec_mul(d, sign);
                 vec_store(p + at, weight);
-                vec_store(ds + at, vec_select(gone, zero, d));
+                vec_store(ds + at, unless_small(vec_unless(gone, d), vec_set(LEAST_NORMAL)));
             }
         }
     }

@@ -183,10 +183,11 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
         const vec by = r[lane] == -INFINITY
                            ? vec_set(1)
                            : root_factor(vec_set(r[lane]), t->scale, vec_set(most));
+        const vec least = least_kept(by);
         const real root = vec_first(by);
         real *o = h->o + (g * t->rb + n) * t->value_room;
         for (int64_t c = 0; c < t->value_room; c += VEC_N)
-            vec_store(o + c, times_twice(vec_load(o + c), by));
+            vec_store(o + c, lower(vec_load(o + c), by, least));
         for (int64_t i = lane; i < lane + t->kb; i++) {
             r[i] = most;
             h->l[g * VEC_N + i] = h->l[g * VEC_N + i] * root * root;
@@ -557,10 +558,12 @@ static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char
             if (part[1] == 0)
                 continue; /* saw nothing */
             const vec root = root_factor(vec_set(part[0]), t.scale, vec_set(top));
-            l += vec_first(times_twice(vec_set(part[1]), root));
-            for (int64_t c = 0; c < t.value_room; c += VEC_N)
-                vec_store(row + c, vec_fma(vec_mul(vec_load(part + 2 + c), root), root,
-                                           vec_load(row + c)));
+            const vec least = least_kept(root);
+            l += vec_first(lower(vec_set(part[1]), root, least));
+            for (int64_t c = 0; c < t.value_room; c += VEC_N) {
+                const vec sum = vec_mul(unless_small(vec_load(part + 2 + c), least), root);
+                vec_store(row + c, vec_fma(sum, root, vec_load(row + c)));
+            }
         }
         finish_row(&t, head_kv, r, top, l, row);
     }

@@ -9,7 +9,7 @@
  *
  * The softmax works in powers of two, relative to a reference per row that is not always the
  * maximum: it comes from the first keys that the row sees, and is raised only if the probabilities
- * of a tile sum to more than a limit (see below_limit()). Each row decides that for itself, and a
+ * of MR keys sum to more than a limit (see below_limit()). Each row decides that for itself, and a
  * row that keeps its reference is multiplied by 1, so that no row's bits depend on another's.
  *
  * What a row does not see gets the score -inf, hence the probability 0. A value it does not see
@@ -26,7 +26,7 @@ enum { FAR_BYTES = 1 << 19 };
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room)
 {
-    const int64_t rows = words(d) + room + room / PAIR + round_up(dv, MR) + 2;
+    const int64_t rows = words(d) + room + room / PAIR + round_up(dv, MR) + 3;
     return round_up(BQ * rows * (int64_t)sizeof(real), 64);
 }
 
@@ -46,10 +46,11 @@ static void begin(struct block *t, void *scratch)
     t->p = at, at += room / PAIR * BQ;
     t->r = at, at += BQ;
     t->l = at, at += BQ;
+    t->sum = at, at += BQ;
     t->o = at;
     for (int64_t lane = 0; lane < BQ; lane++) {
         t->r[lane] = 0;
-        t->l[lane] = 0;
+        t->l[lane] = t->sum[lane] = 0;
         t->out[lane] = (elem *)attn_view_at(&p->out, &p->query, t->u->b, t->query[lane],
                                             t->head[lane], sizeof(elem));
     }
@@ -66,11 +67,17 @@ INLINE vec largest(const struct block *t, int64_t j, int64_t j1, int v)
     return most;
 }
 
+/* Sums of probabilities so far, of the lanes of vector v; 0: no reference yet. */
+INLINE vec sum_of(const struct block *t, int v)
+{
+    return vec_add(vec_load(t->l + v * VEC_N), vec_load(t->sum + v * VEC_N));
+}
+
 /* Gives lanes without a reference the largest of scores j0 .. j1 - 1, if they see one above -inf. */
 static void first_reference(struct block *t, int64_t j0, int64_t j1)
 {
     for (int v = 0; v < NV; v++) {
-        const vec r = vec_load(t->r + v * VEC_N), l = vec_load(t->l + v * VEC_N);
+        const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
         const vec most = largest(t, j0, j1, v);
         const vmask set = vmask_and(vec_le(l, vec_zero()), vec_lt(vec_set(-INFINITY), most));
         vec_store(t->r + v * VEC_N, vec_select(set, most, r));
@@ -82,7 +89,7 @@ static void first_reference(struct block *t, int64_t j0, int64_t j1)
 INLINE void begin_references(struct block *t, vec s[MR][NV])
 {
     UNROLL for (int v = 0; v < NV; v++) {
-        const vec r = vec_load(t->r + v * VEC_N), l = vec_load(t->l + v * VEC_N);
+        const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
         vec most = s[0][v];
         UNROLL for (int i = 1; i < MR; i++)
             most = vec_max(s[i][v], most);
@@ -95,111 +102,121 @@ INLINE bool settled(const struct block *t)
 {
     bool all = true;
     for (int v = 0; v < NV; v++)
-        all = all && vmask_all(vec_lt(vec_zero(), vec_load(t->l + v * VEC_N)));
+        all = all && vmask_all(vec_lt(vec_zero(), sum_of(t, v)));
     return all;
 }
 
-/* Stores the probabilities of one vector of MR keys from p on; returns sum plus theirs. */
-INLINE vec add_keys(real *p, vec e[MR], vec sum)
+/* Stores the probabilities p of MR keys of vector v, the first of them j; returns their sum. */
+INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 {
-    UNROLL for (int r = 0; r < MR; r += PAIR)
-        vec_store(p + r / PAIR * BQ, word_pack(e + r));
+    UNROLL for (int i = 0; i < MR; i += PAIR)
+        vec_store(t->p + (j + i) / PAIR * BQ + v * VEC_N, word_pack(p + i));
     UNROLL for (int half = MR / 2; half > 0; half /= 2)
-        UNROLL for (int r = 0; r < half; r++)
-            e[r] = vec_add(e[r], e[r + half]);
-    return vec_add(sum, e[0]);
+        UNROLL for (int i = 0; i < half; i++)
+            p[i] = vec_add(p[i], p[i + half]);
+    return p[0];
 }
 
-/* Probabilities of scores j .. j1 - 1 of vector v, which lie in t->s; their sum. */
-INLINE vec exp_scores(struct block *t, int64_t j, int64_t j1, int v)
+/* The same from their scores, which lie in t->s. */
+INLINE vec exp_scores(struct block *t, int64_t j, int v)
 {
     const vec r = vec_load(t->r + v * VEC_N);
-    vec sum = vec_zero();
-    for (; j < j1; j += MR) {
-        vec p[MR];
-        UNROLL for (int i = 0; i < MR; i++)
-            p[i] = probability(vec_load(t->s + (j + i) * BQ + v * VEC_N), t->scale, r);
-        sum = add_keys(t->p + j / PAIR * BQ + v * VEC_N, p, sum);
-    }
-    return sum;
+    vec p[MR];
+    UNROLL for (int i = 0; i < MR; i++)
+        p[i] = probability(vec_load(t->s + (j + i) * BQ + v * VEC_N), t->scale, r);
+    return add_keys(t, j, v, p);
 }
 
-/* Multiplies what was made with vector v's old reference, twice: probabilities j0 .. j - 1 and o. */
+/* Multiplies what was made with vector v's old reference, twice: probabilities of keys j0 .. j - 1,
+ * and the sums. */
 static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
 {
+    const vec least = least_kept(root);
     for (int64_t i = j0 / PAIR; i < j / PAIR; i++) {
         real *p = t->p + i * BQ + v * VEC_N;
-        vec_store(p, word_times(word_times(vec_load(p), root), root));
+        const vec w = vec_load(p);
+        vec_store(p, PAIR > 1 ? word_times(word_times(w, root), root) : lower(w, root, least));
     }
     for (int64_t c = 0; t->begun && c < t->dv_panels; c++) {
         real *o = t->o + c * BQ + v * VEC_N;
-        vec_store(o, times_twice(vec_load(o), root));
+        vec_store(o, lower(vec_load(o), root, least));
     }
+    vec_store(t->l + v * VEC_N, lower(vec_load(t->l + v * VEC_N), root, least));
+    vec_store(t->sum + v * VEC_N, lower(vec_load(t->sum + v * VEC_N), root, least));
 }
 
-/* The softmax of scores j .. j1 - 1, which lie in t->s: probabilities to t->p, sums to t->l. Lanes
- * whose sum is too large, or not a number, get the largest of the scores as their reference. j0 is
- * where the tile starts. */
+/* Of MR scores from j on, which lie in t->s, lanes of vector v whose probabilities sum to too much, or
+ * to what is not a number, get the largest as their reference. Returns the sums that they have then.
+ * j0 is where the tile starts. */
+static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
+{
+    const vec r = vec_load(t->r + v * VEC_N);
+    const vec most = largest(t, j, j + MR, v); /* a lane that sees only -inf has no reference */
+    const vec raised = vec_select(vec_lt(vec_set(-INFINITY), most), vec_max(r, most), vec_zero());
+    rescale(t, j0, j, v, vec_select(keep, vec_set(1), root_factor(r, t->scale, raised)));
+    vec_store(t->r + v * VEC_N, vec_select(keep, r, raised));
+    return exp_scores(t, j, v);
+}
+
+/* The softmax of scores j .. j1 - 1, which lie in t->s: probabilities to t->p, sums to t->sum. */
 static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 {
-    const vec one = vec_set(1), lowest = vec_set(-INFINITY);
-    for (int v = 0; v < NV; v++) {
-        const vec r = vec_load(t->r + v * VEC_N), l = vec_load(t->l + v * VEC_N);
-        const vec sum = exp_scores(t, j, j1, v);
-        const vmask keep = below_limit(sum, r), begun = vec_lt(vec_zero(), l);
-        if (__builtin_expect(vmask_all(keep), 1)) {
-            vec_store(t->l + v * VEC_N, vec_add(l, sum));
-            continue;
+    for (; j < j1; j += MR)
+        for (int v = 0; v < NV; v++) {
+            real *sums = t->sum + v * VEC_N;
+            vec sum = exp_scores(t, j, v);
+            const vmask keep = below_limit(sum, vec_load(t->r + v * VEC_N));
+            if (__builtin_expect(!vmask_all(keep), 0))
+                sum = raise_reference(t, j0, j, v, keep);
+            vec_store(sums, vec_add(vec_load(sums), sum));
         }
-        const vec most = largest(t, j, j1, v); /* a lane that sees only -inf has no reference */
-        const vec raised = vec_select(vec_lt(lowest, most), vec_max(r, most), vec_zero());
-        const vec down = root_factor(r, t->scale, raised);
-        const vec root = vec_select(keep, one, vec_select(begun, down, one));
-        rescale(t, j0, j, v, root);
-        vec_store(t->r + v * VEC_N, vec_select(keep, r, raised));
-        vec_store(t->l + v * VEC_N, vec_add(times_twice(l, root), exp_scores(t, j, j1, v)));
-    }
 }
 
-/* push_products() again, by way of t->s, where a lane's reference has to be raised. */
-static NOINLINE void push_again(struct block *t, const real *keys, int64_t j0, int64_t j,
-                                int64_t j1)
+/* The same for MR keys from j on, from their products, where a reference has to be raised. */
+static NOINLINE void push_again(struct block *t, const real *keys, int64_t j0, int64_t j)
 {
-    store_scores(t, keys, j, j1, words(t->d));
-    push_scores(t, j0, j, j1);
+    store_scores(t, keys, j, j + MR, words(t->d));
+    push_scores(t, j0, j, j + MR);
+}
+
+/* Adds the sums of some keys of a tile to those of all. */
+INLINE void add_sums(struct block *t)
+{
+    for (int v = 0; v < NV; v++) {
+        vec_store(t->l + v * VEC_N, sum_of(t, v));
+        vec_store(t->sum + v * VEC_N, vec_zero());
+    }
 }
 
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
- * registers. Lanes without a reference take the largest of the first MR scores. */
+ * registers. */
 INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t j, int64_t j1,
                           int64_t n)
 {
-    const int64_t first = settled(t) ? j1 : j;
-    vec sum[NV];
-    UNROLL for (int v = 0; v < NV; v++)
-        sum[v] = vec_zero();
-    for (int64_t i = j; i < j1; i += MR) {
-        vec s[MR][NV];
-        dot_keys(t->qt, s, keys + i * n, n, keys + (i + (t->far ? MR : 0)) * n);
-        if (i == first)
+    bool begun = false;
+    for (; j < j1; j += MR) {
+        vec s[MR][NV], sum[NV];
+        bool fits = true;
+        dot_keys(t->qt, s, keys + j * n, n, keys + (j + (t->far ? MR : 0)) * n);
+        begun = begun || settled(t);
+        if (!begun)
             begin_references(t, s);
         UNROLL for (int v = 0; v < NV; v++) {
             const vec r = vec_load(t->r + v * VEC_N);
             vec p[MR];
-            UNROLL for (int k = 0; k < MR; k++)
-                p[k] = vec_exp2(vec_sub(s[k][v], r), t->scale);
-            sum[v] = add_keys(t->p + i / PAIR * BQ + v * VEC_N, p, sum[v]);
+            UNROLL for (int i = 0; i < MR; i++)
+                p[i] = vec_exp2(vec_sub(s[i][v], r), t->scale);
+            sum[v] = add_keys(t, j, v, p);
+            fits = fits && vmask_all(below_limit(sum[v], r));
         }
+        if (__builtin_expect(!fits, 0)) {
+            push_again(t, keys, j0, j);
+            continue;
+        }
+        UNROLL for (int v = 0; v < NV; v++)
+            vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
     }
-    bool fits = true;
-    for (int v = 0; v < NV; v++)
-        fits = fits && vmask_all(below_limit(sum[v], vec_load(t->r + v * VEC_N)));
-    if (__builtin_expect(!fits, 0)) {
-        push_again(t, keys, j0, j, j1);
-        return;
-    }
-    for (int v = 0; v < NV; v++)
-        vec_store(t->l + v * VEC_N, vec_add(vec_load(t->l + v * VEC_N), sum[v]));
+    add_sums(t);
 }
 
 /* The same for any keys and scores. hides: some lane does not see some of the keys. */
@@ -216,6 +233,7 @@ INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0,
     if (!settled(t))
         first_reference(t, j, j1);
     push_scores(t, j0, j, j1);
+    add_sums(t);
 }
 
 /* ---- Output ---------------------------------------------------------------------------------- */

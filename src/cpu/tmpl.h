@@ -136,7 +136,26 @@ INLINE vec root_factor(vec r, struct exponent c, vec to)
     return vec_exp2(exp2_argument(vec_mul(vec_sub(r, to), vec_set((real)0.5)), c), c);
 }
 
-INLINE vec times_twice(vec a, vec root) { return vec_mul(vec_mul(a, root), root); }
+/* a, but 0 where its size is below `least`. */
+INLINE vec unless_small(vec a, vec least)
+{
+    return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
+}
+
+/* The size of sums that `root`, multiplied in twice, makes denormal. They count as 0, for the sake of
+ * speed, if the reference is raised by so much that the largest probability so far does not show
+ * beside the new one; 0 for references raised by less. */
+INLINE vec least_kept(vec root)
+{
+    const vec least = vec_div(vec_div(vec_set(LEAST_NORMAL), root), root);
+    return vec_select(vec_le(root, vec_set((real)0x1p-30)), least, vec_zero());
+}
+
+/* a times root, twice. */
+INLINE vec lower(vec a, vec root, vec least)
+{
+    return vec_mul(vec_mul(unless_small(a, least), root), root);
+}
 
 /* The sums of rows with references r, when all keys are done: a largest score that is infinite once
  * it is scaled makes a row NaN, or one that sees nothing. */

@@ -11,12 +11,13 @@
  *   vec_max(a, b)         b wherever one of them is NaN
  *   vec_le, vec_lt        false wherever one of them is NaN
  *   vec_select(m, a, b)   a where m, else b
+ *   vec_unless(m, a)      0 where m, else a
  *   vmask_and, vmask_all
  *   vmask_of(bits)        lane i is set where bit i is
  *   vec_round             to the nearest integer
- *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on, where it is 0; n above the
- *                         range of exponents may count as the largest; where there is a vec_root,
- *                         a 2^floor(n)
+ *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on; n above the range of exponents
+ *                         may count as the largest; where there is a vec_root, a 2^floor(n), and 0
+ *                         for n up to EXP2_LOW
  *   EXP2_BITS, vec_root   where it is one instruction: 2^(i / 2^EXP2_BITS) for the lowest EXP2_BITS
  *                         bits i of each element's representation
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
@@ -51,6 +52,16 @@
 #endif
 #define PRAGMA(text) _Pragma(#text)
 
+/* Where 2^x counts as 0: powers are never denormal, with which processors may take a hundred times as
+ * long. */
+#if REAL_BITS == 32
+#define EXP2_LOW (-126)
+#define LEAST_NORMAL 0x1p-126f
+#else
+#define EXP2_LOW (-1022)
+#define LEAST_NORMAL 0x1p-1022
+#endif
+
 #include VEC_H
 
 #ifndef EXP2_BITS
@@ -75,13 +86,15 @@ INLINE struct exponent exponent_of(double scale)
     return e;
 }
 
-/* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is. */
+/* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is; only
+ * where there is a vec_root it is needed. */
 INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
 
-/* 2^(x c.by): 2^n, n a multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made
- * from x in one rounding, so that the error does not grow with it. NaN stays, and -inf gives NaN.
- * The polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1: to 2^-28 for f32,
- * so that their roundings are all that is left, and 2^-55.9 for f64. */
+/* 2^(x c.by), and 0 from c.low down, or, where there is a vec_root, one power above: 2^n, n a multiple
+ * of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in one rounding, so that
+ * the error does not grow with it. NaN stays; -inf gives NaN where there is a vec_root, else 0. The
+ * polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1: to 2^-28 for f32, so that
+ * their roundings are all that is left, and 2^-55.9 for f64. */
 INLINE vec vec_exp2(vec x, struct exponent c)
 {
     const vec by = vec_set(c.by);
@@ -101,7 +114,6 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 #elif REAL_BITS == 32
     static const real poly[] = {0x1.62e432p-1f, 0x1.ebfbe2p-3f, 0x1.c6ae72p-5f, 0x1.3b270ep-7f,
                                 0x1.5f7276p-10f, 0x1.470b48p-13f};
-    x = exp2_argument(x, c);
     const vec n = vec_round(vec_mul(x, by)), f = vec_fms(x, by, n);
 #else
     static const real poly[] = {0x1.62e42fefa39efp-1, 0x1.ebfbdff82c5adp-3, 0x1.c6b08d7049fd1p-5,
@@ -109,16 +121,15 @@ INLINE vec vec_exp2(vec x, struct exponent c)
                                 0x1.ffcbfba7bc9a1p-17, 0x1.62bfc3c1d2153p-20,
                                 0x1.b5267882d5309p-24, 0x1.e620fb67ac6ddp-28,
                                 0x1.e7aa1c12faa3cp-32};
-    x = exp2_argument(x, c);
     const vec n = vec_round(vec_mul(x, by)), f = vec_fms(x, by, n);
 #endif
     vec q = vec_set(poly[sizeof poly / sizeof poly[0] - 1]);
     for (int i = (int)(sizeof poly / sizeof poly[0]) - 2; i >= 0; i--)
         q = vec_fma(q, f, vec_set(poly[i]));
 #if EXP2_BITS
-    return vec_fma(vec_mul(power, f), q, power);
+    return vec_fma(power, vec_mul(f, q), power);
 #else
-    return vec_ldexp(vec_fma(q, f, vec_set(1)), n);
+    return vec_unless(vec_le(x, vec_set(c.low)), vec_ldexp(vec_fma(q, f, vec_set(1)), n));
 #endif
 }
 

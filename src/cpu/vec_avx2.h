@@ -9,7 +9,6 @@ typedef float real;
 typedef __m256 vec;
 typedef __m256 vmask;
 #define VEC_N 8
-#define EXP2_LOW (-127)
 
 INLINE vec vec_load(const real *p) { return _mm256_loadu_ps(p); }
 INLINE void vec_store(real *p, vec a) { _mm256_storeu_ps(p, a); }
@@ -24,6 +23,7 @@ INLINE vec vec_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 INLINE vmask vec_le(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
 INLINE vmask vec_lt(vec a, vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm256_blendv_ps(b, a, m); }
+INLINE vec vec_unless(vmask m, vec a) { return _mm256_andnot_ps(m, a); }
 INLINE vmask vmask_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
 INLINE int vmask_all(vmask m) { return _mm256_movemask_ps(m) == 0xff; }
 
@@ -110,7 +110,6 @@ typedef double real;
 typedef __m256d vec;
 typedef __m256d vmask;
 #define VEC_N 4
-#define EXP2_LOW (-1023)
 
 INLINE vec vec_load(const real *p) { return _mm256_loadu_pd(p); }
 INLINE void vec_store(real *p, vec a) { _mm256_storeu_pd(p, a); }
@@ -125,6 +124,7 @@ INLINE vec vec_max(vec a, vec b) { return _mm256_max_pd(a, b); }
 INLINE vmask vec_le(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
 INLINE vmask vec_lt(vec a, vec b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm256_blendv_pd(b, a, m); }
+INLINE vec vec_unless(vmask m, vec a) { return _mm256_andnot_pd(m, a); }
 INLINE vmask vmask_and(vmask a, vmask b) { return _mm256_and_pd(a, b); }
 INLINE int vmask_all(vmask m) { return _mm256_movemask_pd(m) == 0xf; }
 

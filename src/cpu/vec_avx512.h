@@ -9,7 +9,6 @@ typedef float real;
 typedef __m512 vec;
 typedef __mmask16 vmask;
 #define VEC_N 16
-#define EXP2_LOW (-127)
 
 INLINE vec vec_load(const real *p) { return _mm512_loadu_ps(p); }
 INLINE void vec_store(real *p, vec a) { _mm512_storeu_ps(p, a); }
@@ -24,16 +23,17 @@ INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 INLINE vmask vec_le(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 INLINE vmask vec_lt(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm512_mask_blend_ps(m, b, a); }
+INLINE vec vec_unless(vmask m, vec a) { return _mm512_maskz_mov_ps((vmask)~m, a); }
 INLINE vmask vmask_and(vmask a, vmask b) { return (vmask)(a & b); }
 INLINE int vmask_all(vmask m) { return m == 0xffff; }
 INLINE vmask vmask_of(uint32_t bits) { return (vmask)bits; }
 INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
 
-/* Not to where numbers are denormal: there some processors take a hundred times as long. NaN stays. */
+/* NaN stays. */
 INLINE vec vec_ldexp(vec a, vec n)
 {
-    const vmask normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(EXP2_LOW + 1), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(normal, a, n);
+    const vmask above = _mm512_cmp_ps_mask(n, _mm512_set1_ps(EXP2_LOW + 1), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(above, a, n);
 }
 
 INLINE vec vec_from_f16(const uint16_t *p)
@@ -128,7 +128,6 @@ typedef double real;
 typedef __m512d vec;
 typedef __mmask8 vmask;
 #define VEC_N 8
-#define EXP2_LOW (-1023)
 
 INLINE vec vec_load(const real *p) { return _mm512_loadu_pd(p); }
 INLINE void vec_store(real *p, vec a) { _mm512_storeu_pd(p, a); }
@@ -143,6 +142,7 @@ INLINE vec vec_max(vec a, vec b) { return _mm512_max_pd(a, b); }
 INLINE vmask vec_le(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LE_OQ); }
 INLINE vmask vec_lt(vec a, vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return _mm512_mask_blend_pd(m, b, a); }
+INLINE vec vec_unless(vmask m, vec a) { return _mm512_maskz_mov_pd((vmask)~m, a); }
 INLINE vmask vmask_and(vmask a, vmask b) { return (vmask)(a & b); }
 INLINE int vmask_all(vmask m) { return m == 0xff; }
 INLINE vmask vmask_of(uint32_t bits) { return (vmask)bits; }
@@ -150,8 +150,8 @@ INLINE vec vec_round(vec a) { return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEARE
 
 INLINE vec vec_ldexp(vec a, vec n)
 {
-    const vmask normal = _mm512_cmp_pd_mask(n, _mm512_set1_pd(EXP2_LOW + 1), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_pd(normal, a, n);
+    const vmask above = _mm512_cmp_pd_mask(n, _mm512_set1_pd(EXP2_LOW + 1), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_pd(above, a, n);
 }
 
 INLINE void vec_transpose(vec r[VEC_N])

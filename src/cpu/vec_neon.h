@@ -11,7 +11,6 @@ typedef float real;
 typedef float32x4_t vec;
 typedef uint32x4_t vmask;
 #define VEC_N 4
-#define EXP2_LOW (-127)
 
 INLINE vec vec_load(const real *p) { return vld1q_f32(p); }
 INLINE void vec_store(real *p, vec a) { vst1q_f32(p, a); }
@@ -25,6 +24,10 @@ INLINE vec vec_div(vec a, vec b) { return vdivq_f32(a, b); }
 INLINE vmask vec_le(vec a, vec b) { return vcleq_f32(a, b); }
 INLINE vmask vec_lt(vec a, vec b) { return vcltq_f32(a, b); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return vbslq_f32(m, a, b); }
+INLINE vec vec_unless(vmask m, vec a)
+{
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), m));
+}
 INLINE vmask vmask_and(vmask a, vmask b) { return vandq_u32(a, b); }
 INLINE int vmask_all(vmask m) { return vminvq_u32(m) != 0; }
 
@@ -87,7 +90,6 @@ typedef double real;
 typedef float64x2_t vec;
 typedef uint64x2_t vmask;
 #define VEC_N 2
-#define EXP2_LOW (-1023)
 
 INLINE vec vec_load(const real *p) { return vld1q_f64(p); }
 INLINE void vec_store(real *p, vec a) { vst1q_f64(p, a); }
@@ -101,6 +103,10 @@ INLINE vec vec_div(vec a, vec b) { return vdivq_f64(a, b); }
 INLINE vmask vec_le(vec a, vec b) { return vcleq_f64(a, b); }
 INLINE vmask vec_lt(vec a, vec b) { return vcltq_f64(a, b); }
 INLINE vec vec_select(vmask m, vec a, vec b) { return vbslq_f64(m, a, b); }
+INLINE vec vec_unless(vmask m, vec a)
+{
+    return vreinterpretq_f64_u64(vbicq_u64(vreinterpretq_u64_f64(a), m));
+}
 INLINE vmask vmask_and(vmask a, vmask b) { return vandq_u64(a, b); }
 INLINE int vmask_all(vmask m) { return vminvq_u32(vreinterpretq_u32_u64(m)) != 0; }
 

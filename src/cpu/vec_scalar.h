@@ -11,14 +11,12 @@ enum { MR = 4, NV = 2 };
 typedef float real;
 typedef int32_t bits;
 #define VEC_N 4
-#define EXP2_LOW (-127)
 enum { EXP_BIAS = 127, MANTISSA = 23 };
 #define ROUNDER 0x1.8p23f /* adding it leaves an integer in the low bits */
 #else
 typedef double real;
 typedef int64_t bits;
 #define VEC_N 2
-#define EXP2_LOW (-1023)
 enum { EXP_BIAS = 1023, MANTISSA = 52 };
 #define ROUNDER 0x1.8p52
 #endif
@@ -57,6 +55,7 @@ INLINE vec vec_div(vec a, vec b) { return a / b; }
 INLINE vmask vec_le(vec a, vec b) { return a <= b; }
 INLINE vmask vec_lt(vec a, vec b) { return a < b; }
 INLINE vec vec_select(vmask m, vec a, vec b) { return (vec)(((vmask)a & m) | ((vmask)b & ~m)); }
+INLINE vec vec_unless(vmask m, vec a) { return (vec)((vmask)a & ~m); }
 INLINE vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
 INLINE vmask vmask_and(vmask a, vmask b) { return a & b; }
 
