@@ -246,11 +246,19 @@ static struct work *work_begin(const struct attn_unit *u, void *scratch)
     return w;
 }
 
+/* Where key j of the tile, or more, stands in a tensor of elements on the key side. */
+static elem *key_row(const struct work *w, const struct attn_view *v, int64_t j)
+{
+    const struct attn_unit *u = w->u;
+    return (elem *)attn_view_at(v, &u->p->key, u->b, w->k0 + j, u->head_kv, sizeof(elem));
+}
+
 /* Packs tile n; keys that the mask hides are 0. */
 static void load_tile(struct work *w, int64_t n)
 {
     const struct attn_unit *u = w->u;
     const struct attn_problem *p = u->p;
+    const int64_t ahead = rows_ahead(p->head_dim + p->head_dim_v);
     vec bad = vec_zero();
     w->k0 = n * BK;
     w->keys = min64(BK, u->nk - w->k0);
@@ -258,10 +266,11 @@ static void load_tile(struct work *w, int64_t n)
     for (int64_t j = 0; j < round_up(w->keys, MR); j++) {
         const int64_t key = w->k0 + j;
         const bool given = j < w->keys && (!u->key_mask || u->key_mask[key]);
-        const elem *k = NULL, *v = NULL;
-        if (given) {
-            k = (const elem *)attn_view_at(&p->k, &p->key, u->b, key, u->head_kv, sizeof *k);
-            v = (const elem *)attn_view_at(&p->v, &p->key, u->b, key, u->head_kv, sizeof *v);
+        const elem *k = given ? key_row(w, &p->k, j) : NULL;
+        const elem *v = given ? key_row(w, &p->v, j) : NULL;
+        if (j + ahead < w->keys) {
+            fetch_row(key_row(w, &p->k, j + ahead), p->head_dim);
+            fetch_row(key_row(w, &p->v, j + ahead), p->head_dim_v);
         }
         w->hides = w->hides || !given;
         pack_key(w->k + j * p->head_dim, k, p->head_dim);
@@ -481,12 +490,15 @@ static void store_tile(struct work *w)
 {
     const struct attn_unit *u = w->u;
     const struct attn_problem *p = u->p;
+    const int64_t ahead = rows_ahead(p->head_dim + p->head_dim_v);
     const real by = pending_scale(p, w->dk, u->room * padded(p->head_dim));
     for (int64_t j = 0; j < w->keys; j++) {
-        elem *dk = (elem *)attn_view_at(&p->dk, &p->key, u->b, w->k0 + j, u->head_kv, sizeof *dk);
-        elem *dv = (elem *)attn_view_at(&p->dv, &p->key, u->b, w->k0 + j, u->head_kv, sizeof *dv);
-        store_line(dk, w->dk, u->room, j, p->head_dim, by);
-        store_line(dv, w->dv, u->room, j, p->head_dim_v, 1);
+        if (j + ahead < w->keys) {
+            fetch_to_write(key_row(w, &p->dk, j + ahead), p->head_dim);
+            fetch_to_write(key_row(w, &p->dv, j + ahead), p->head_dim_v);
+        }
+        store_line(key_row(w, &p->dk, j), w->dk, u->room, j, p->head_dim, by);
+        store_line(key_row(w, &p->dv, j), w->dv, u->room, j, p->head_dim_v, 1);
     }
 }
 

@@ -54,4 +54,25 @@ INLINE vec pack_values(real *to, int64_t panel, const elem *const row[PAIR], int
     return bad;
 }
 
+/* Asks for a row of n elements that is soon read, or written. */
+INLINE void fetch_row(const elem *row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
+        __builtin_prefetch(row + i);
+}
+
+INLINE void fetch_to_write(const elem *row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
+        __builtin_prefetch(row + i, 1);
+}
+
+/* How many rows, n elements of each, are asked for ahead: more bytes wait for the cache's own queue,
+ * less for memory. */
+INLINE int64_t rows_ahead(int64_t n)
+{
+    enum { FETCH_BYTES = 2048 };
+    return 1 + FETCH_BYTES / (n * (int64_t)sizeof(elem));
+}
+
 #endif

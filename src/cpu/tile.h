@@ -26,20 +26,11 @@ static real *tile_values(const struct attn_unit *u, int64_t t)
     return tile_keys(u, t) + u->room * words(u->p->head_dim);
 }
 
-INLINE void fetch_row(const elem *row, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
-        __builtin_prefetch(row + i);
-}
-
-/* How far packing asks ahead: more waits for the cache's own queue, less for memory. */
-enum { FETCH_BYTES = 2048 };
-
 static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
 {
     const struct attn_problem *p = u->p;
     const int64_t d = p->head_dim, dv = p->head_dim_v;
-    const int64_t ahead = 1 + FETCH_BYTES / ((d + dv) * (int64_t)sizeof(elem)); /* rows */
+    const int64_t ahead = rows_ahead(d + dv);
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
     real *keys = (real *)(void *)to, *values = keys + u->room * words(d);
     const bool paged = p->key.table != NULL;
