@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Between the host side and the kernels: which kernels compute a problem, how large their grids are
+ * and what they are called with. Compiles as C11 and as CUDA.
+ *
+ * A sequence's rows are its pairs of a query and a head of the group, as on the CPU. It takes one of
+ * two forms, by its number of rows: the short one is for decoding, a few rows whose keys are shared
+ * out among the warps of a block; the tall one is for all else. Where a sequence has few rows its
+ * keys are split over blocks as well, and a last kernel combines their partial results. Form and
+ * splits follow the sequence's own lengths.
+ */
+#ifndef ATTN_CUDA_KERNELS_H
+#define ATTN_CUDA_KERNELS_H
+
+#include "problem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ATTN_CUDA_SHORT, ATTN_CUDA_TALL, ATTN_CUDA_FORMS };
+enum { ATTN_CUDA_LAUNCHES = 5 }; /* at most */
+
+/* A part of a sequence that a block computes for one key/value head. */
+struct attn_cuda_item {
+    int32_t sequence;
+    int32_t tile;  /* of its rows */
+    int32_t split; /* of its keys */
+    int32_t slot;  /* of partial results; -1: the keys are not split */
+};
+
+/* A form's sizes and its part of the workspace, offsets in bytes. */
+struct attn_cuda_form {
+    int64_t rows;      /* of a tile */
+    int64_t chunk;     /* keys: a split has at least as many for each tile of rows */
+    int64_t most;      /* room for so many items */
+    int64_t items;     /* offset of them, [most] */
+    int64_t count;     /* offset of their number, an int, with others that are used on the way */
+    int64_t slots;     /* room for so many partial results */
+    int64_t slot_rows; /* rows in each of them */
+    int64_t partials;  /* offset, [slots][heads_kv][slot_rows][2 + head_dim_v] of the computing type:
+                          largest score, sum of weights, weighted sums of values */
+    int64_t firsts;    /* offset of each sequence's first slot, int[batch]; -1: none */
+};
+
+/* What every kernel is called with, by value. */
+struct attn_cuda_args {
+    struct attn_problem p; /* whatever it points to lies where the kernel runs; lengths and tables
+                              are sound and within the bounds of the axes */
+    char *workspace;
+    struct attn_cuda_form form[ATTN_CUDA_FORMS];
+    int32_t which; /* the form that this launch is for */
+};
+
+typedef void (*attn_cuda_function)(struct attn_cuda_args);
+
+/* An instance of the forward kernel. */
+struct attn_cuda_kernel {
+    const char *name; /* null at the end of a table */
+    attn_cuda_function function;
+    int32_t form;
+    int32_t head_dim; /* d and dv are at most this; 0: any */
+    int32_t columns;  /* of out that a block computes */
+    int32_t rows, keys; /* of a tile */
+    int32_t threads;    /* of a block */
+    int32_t shared;     /* bytes of shared memory */
+};
+
+/* One launch: a grid of `blocks` along x. */
+struct attn_cuda_launch {
+    attn_cuda_function function;
+    int64_t blocks; /* at least 1 */
+    int32_t threads, shared;
+    int32_t which;
+};
+
+/* Launches one after another, in this order, on one stream. */
+struct attn_cuda_forward {
+    int32_t count;
+    struct attn_cuda_launch launch[ATTN_CUDA_LAUNCHES];
+    size_t workspace; /* bytes, aligned to 256 */
+    struct attn_cuda_form form[ATTN_CUDA_FORMS];
+    char name[64];    /* of the kernel that computes most of it */
+    char reason[160]; /* why there are no launches */
+};
+
+/* The launches for a problem on a device that gives a block `shared` bytes at most (99 KB on sm_86,
+ * 163 on sm_80, 227 on sm_90). Reads no tensor, length or table. False: *f tells the reason. */
+bool attn_cuda_plan_forward(const struct attn_problem *p, int64_t shared,
+                            struct attn_cuda_forward *f);
+
+/* What launch n is called with. The workspace need not be cleared. */
+void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
+                            void *workspace, struct attn_cuda_args *args);
+
+/* The instances of each type, the best ones first (fwd_bf16.cu and so on); the other kernels
+ * (around.cu): rows without a query, the list of items, partial results. */
+extern const struct attn_cuda_kernel attn_cuda_bf16[], attn_cuda_f16[], attn_cuda_f32[],
+    attn_cuda_f64[];
+extern const attn_cuda_function attn_cuda_clear, attn_cuda_list, attn_cuda_combine[4];
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
