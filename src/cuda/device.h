@@ -3,7 +3,7 @@
  * What kernels use of the machine. Under nvcc each function is the instruction that it names; under
  * a host compiler tests/emulator computes what the hardware documents (PTX ISA; fragment layouts:
  * its chapters on mma and ldmatrix). Kernels use nothing else of CUDA, so that the same source runs
- * on a GPU and in the tests.
+ * on a GPU and in the tests. What <math.h> has is used as well, by its names there.
  *
  *   thread(), lane(), warp()     of this thread in its block, in its warp; of its warp in the block
  *   block(), blocks()            of this block in the grid, along x; how many there are
@@ -22,7 +22,11 @@
  *                                the address of row l % 8 of matrix l / 8, aligned to 16 bytes
  *   load_transposed(r, row)      the same, each matrix transposed
  *   multiply_bf16(c, a, b)       c[16 x 8] += a[16 x 16] b[16 x 8], in f32; multiply_f16 likewise
+ *   multiply_f64(c, a, b)        c[8 x 8] += a[8 x 4] b[4 x 8]
+ *   load_16<T>(from)             16 bytes of shared memory at once, aligned to as many
+ *   pack_bf16(low, high)         the two as bf16, in the lower and the upper half; pack_f16 likewise
  *   exp2_fast(x)                 2^x to 2 units in the last place; denormals are 0
+ *   exp(x)                       e^x in f32 or f64, to 2 units in the last place
  *   add_atomic(p, x)             the value before
  *
  * Collective functions (sync_warp to ballot, load_*, multiply_*) are called by all lanes of a warp.

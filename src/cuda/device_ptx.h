@@ -5,7 +5,9 @@
 
 #define DEVICE __device__ __forceinline__
 #define KERNEL __global__ void
-#define UNROLLED _Pragma("unroll") /* so that arrays stay in registers */
+#define GRID_CONSTANT __grid_constant__ /* of a kernel's parameter: it is not copied */
+#define UNROLLED _Pragma("unroll")      /* so that arrays stay in registers */
+#define ROLLED _Pragma("unroll 1")
 
 namespace dev {
 
@@ -83,12 +85,43 @@ MULTIPLY(multiply_bf16, "bf16")
 MULTIPLY(multiply_f16, "f16")
 #undef MULTIPLY
 
+DEVICE void multiply_f64(double c[2], double a, double b)
+{
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(c[0]), "+d"(c[1]) : "d"(a), "d"(b));
+}
+
+/* cvt takes the upper half first. */
+DEVICE uint32_t pack_bf16(float low, float high)
+{
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+DEVICE uint32_t pack_f16(float low, float high)
+{
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+template <class T> DEVICE T load_16(const void *from)
+{
+    static_assert(sizeof(T) == sizeof(uint4), "16 bytes");
+    const uint4 bits = *(const uint4 *)from;
+    T x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 DEVICE float exp2_fast(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+DEVICE float exp(float x) { return ::expf(x); }
+DEVICE double exp(double x) { return ::exp(x); }
 DEVICE int add_atomic(int *p, int x) { return atomicAdd(p, x); }
 
 } // namespace dev

@@ -13,27 +13,55 @@ namespace conformance {
 static const char *const names[RESULTS] = {
     "place",  "shuffle", "ballot", "barriers", "copy of 4 bytes", "copy of 8 bytes",
     "copy of 16 bytes", "load of matrices", "transposed load", "bf16 product of integers",
-    "f16 product of integers", "bf16 product", "f16 product", "exp2", "atomic"};
+    "f16 product of integers", "bf16 product", "f16 product", "f64 product of integers",
+    "f64 product", "load of 16 bytes", "packing", "exp2", "exp", "exp in f64", "atomic"};
 
 const char *name(enum result r) { return names[r]; }
 
-/* Of words as f32: products of numbers up to 2 are summed 16 times; exp2 has 2 units. */
-static bool near(enum result r, uint32_t got, uint32_t expected)
+/* Results that are numbers, as many words of them, and whether they are f64. */
+static int numbers_of(enum result r)
 {
-    float x, y;
-    memcpy(&x, &got, sizeof x);
-    memcpy(&y, &expected, sizeof y);
-    if (r == EXP2)
-        return x == y || fabsf(x - y) <= fabsf(y) * 0x1p-22f;
-    return fabsf(x - y) <= 17 * 64 * 0x1p-23f;
+    switch (r) {
+    case BF16:
+    case F16:
+    case F64: return 4;
+    case EXP2:
+    case EXP:
+    case EXP_F64: return WORDS;
+    default: return 0;
+    }
+}
+
+static bool is_f64(enum result r) { return r == F64 || r == EXP_F64; }
+
+/* Products of numbers up to 2 are summed 16 times, in f64 8 times; exponentials have 2 units. */
+static bool near(enum result r, double x, double y)
+{
+    const double unit = is_f64(r) ? 0x1p-52 : 0x1p-23, least = is_f64(r) ? 0x1p-1074 : 0x1p-149;
+    if (r == EXP2 || r == EXP || r == EXP_F64)
+        return x == y || fabs(x - y) <= fmax(2 * fabs(y) * unit, 2 * least);
+    return fabs(x - y) <= 17 * 64 * unit;
+}
+
+static double number_at(enum result r, const uint32_t *words)
+{
+    float x;
+    double y;
+    memcpy(&x, words, sizeof x);
+    if (!is_f64(r))
+        return (double)x;
+    memcpy(&y, words, sizeof y);
+    return y;
 }
 
 const char *difference(enum result r, const uint32_t *got, const uint32_t *expected)
 {
     static char text[120];
     for (int n = 0; n < THREADS * WORDS; n++) {
-        const bool number = (r == BF16 || r == F16 || r == EXP2) && (r == EXP2 || n % WORDS < 4);
-        if (got[n] == expected[n] || (number && near(r, got[n], expected[n])))
+        const int first = is_f64(r) ? n / 2 * 2 : n; /* word of the number */
+        if (got[n] == expected[n] ||
+            (n % WORDS < numbers_of(r) &&
+             near(r, number_at(r, got + first), number_at(r, expected + first))))
             continue;
         snprintf(text, sizeof text, "thread %d, word %d: %08x, emulated %08x", n / WORDS, n % WORDS,
                  (unsigned)got[n], (unsigned)expected[n]);

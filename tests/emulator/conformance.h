@@ -27,7 +27,13 @@ enum result {
     F16_EXACT,
     BF16,       /* of any numbers: to a rounding of each step */
     F16,
+    F64_EXACT,  /* products of integers */
+    F64,
+    LOAD_OF_16,
+    PACK,       /* numbers of any size, to both types */
     EXP2,
+    EXP,
+    EXP_F64,
     ATOMIC,
     RESULTS
 };
@@ -84,6 +90,25 @@ template <class F> DEVICE void product(F multiply, const uint32_t *x, uint32_t *
     memcpy(to, c, sizeof c);
 }
 
+/* The same in f64: two products, of integers, or of numbers up to 2. */
+DEVICE void product_f64(const uint32_t *x, uint32_t *to, bool whole)
+{
+    double a[2], b[2], c[2];
+    for (int n = 0; n < 2; n++) {
+        const double scale = whole ? 1 : 1.0 / 1024;
+        a[n] = ((double)(x[n] % 4096) - 2048) * scale;
+        b[n] = ((double)(x[2 + n] % 4096) - 2048) * scale;
+        c[n] = ((double)(x[4 + n] % 4096) - 2048) * scale;
+    }
+    dev::multiply_f64(c, a[0], b[0]);
+    dev::multiply_f64(c, a[1], b[1]);
+    memcpy(to, c, sizeof c);
+}
+
+struct words {
+    uint32_t word[4];
+};
+
 KERNEL exercise(const uint32_t *inputs, uint32_t *results, int *counter)
 {
     uint32_t *const memory = (uint32_t *)dev::shared();
@@ -138,11 +163,35 @@ KERNEL exercise(const uint32_t *inputs, uint32_t *results, int *counter)
     product([](float *c, const uint32_t *a, const uint32_t *b) { dev::multiply_f16(c, a, b); },
             row(inputs, NUMBERS_F16), row(results, F16), false);
 
+    product_f64(x, row(results, F64_EXACT), true);
+    product_f64(x + 6, row(results, F64), false);
+
+    for (int n = 0; n < WORDS; n++)
+        memory[dev::thread() * WORDS + n] = x[n];
+    dev::sync();
+    const struct words w = dev::load_16<struct words>(memory + (dev::thread() ^ 21) * WORDS + 8);
+    memcpy(row(results, LOAD_OF_16), &w, sizeof w);
+    dev::sync();
+
+    for (int n = 0; n < WORDS / 2; n++) {
+        float low, high;
+        const uint32_t bits[2] = {x[2 * n] & 0xbfffffff, x[2 * n + 1] & 0xbfffffff}; /* no NaN */
+        memcpy(&low, bits, sizeof low);
+        memcpy(&high, bits + 1, sizeof high);
+        row(results, PACK)[2 * n] = dev::pack_bf16(low, high);
+        row(results, PACK)[2 * n + 1] = dev::pack_f16(low * 0x1p40f, high);
+    }
+
     for (int n = 0; n < WORDS; n++) {
-        float e;
+        float e, y;
         memcpy(&e, row(inputs, EXPONENTS) + n, sizeof e);
-        e = dev::exp2_fast(e);
-        memcpy(row(results, EXP2) + n, &e, sizeof e);
+        y = dev::exp2_fast(e);
+        memcpy(row(results, EXP2) + n, &y, sizeof y);
+        y = dev::exp(e * 0.75f); /* to the denormals */
+        memcpy(row(results, EXP) + n, &y, sizeof y);
+        const double z = dev::exp((double)e * 5.5);
+        if (n < WORDS / 2)
+            memcpy(row(results, EXP_F64) + 2 * n, &z, sizeof z);
     }
 
     dev::add_atomic(counter, dev::thread());

@@ -11,7 +11,9 @@
 
 #define DEVICE inline
 #define KERNEL static __attribute__((unused)) void
+#define GRID_CONSTANT
 #define UNROLLED
+#define ROLLED
 
 namespace dev {
 
@@ -174,13 +176,56 @@ DEVICE void multiply_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
     emulator::collective("multiply_f16", multiply_all<attn_f16_to_f32>, &f);
 }
 
+/* Lane l holds row l / 4, column l % 4 of A, row l % 4, column l / 4 of B, and columns 2 (l % 4) and
+ * the one after it of row l / 4 of C. */
+struct fragments_f64 {
+    double *c, a, b;
+};
+
+DEVICE void multiply_f64(double c[2], double a, double b)
+{
+    fragments_f64 f = {c, a, b};
+    emulator::collective("multiply_f64", [](void *const *operands) {
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 2; i++) {
+                double *const sum = ((fragments_f64 *)operands[l])->c + i;
+                for (int k = 0; k < 4; k++)
+                    *sum = fma(((fragments_f64 *)operands[l / 4 * 4 + k])->a,
+                               ((fragments_f64 *)operands[(l % 4 * 2 + i) * 4 + k])->b, *sum);
+            }
+    }, &f);
+}
+
+template <class T> DEVICE T load_16(const void *from)
+{
+    static_assert(sizeof(T) == 16, "16 bytes");
+    T x;
+    if ((uintptr_t)from % 16 != 0)
+        emulator::fault("load_16: from %p", from);
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
 /* ---- Numbers -------------------------------------------------------------------------------- */
+
+DEVICE uint32_t pack_bf16(float low, float high)
+{
+    return attn_f32_to_bf16(low) | (uint32_t)attn_f32_to_bf16(high) << 16;
+}
+
+DEVICE uint32_t pack_f16(float low, float high)
+{
+    return attn_f32_to_f16(low) | (uint32_t)attn_f32_to_f16(high) << 16;
+}
 
 DEVICE float exp2_fast(float x)
 {
     const float y = exp2f(fpclassify(x) == FP_SUBNORMAL ? copysignf(0, x) : x);
     return fpclassify(y) == FP_SUBNORMAL ? 0 : y;
 }
+
+DEVICE float exp(float x) { return ::expf(x); }
+DEVICE double exp(double x) { return ::exp(x); }
 
 DEVICE int add_atomic(int *p, int x)
 {

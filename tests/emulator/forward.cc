@@ -5,36 +5,40 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "emulator/machine.h"
+
 extern "C" { /* the library's own headers are C */
 #include "check.h"
 #include "message.h"
 }
 
-#include "cuda/fwd_mma.h"
+#include "cuda/forward.h"
 
 namespace {
 
 enum { NOT_OFFERED = ATTN_BIT(ATTN_USES_PROBS) | ATTN_BIT(ATTN_USES_PROBS_FN) |
                      ATTN_BIT(ATTN_USES_KEY_SUMS) };
 
+/* Bytes of shared memory of a block, on sm_86 and on sm_90. */
+enum { SMALL = 99 << 10, LARGE = 227 << 10 };
+
 /* Every launch in another order. */
 uint64_t launches;
 
-template <class T, int D, int KEYS> std::string launch(const attn_problem &p)
+std::string run_all(const attn_cuda_forward &f, const attn_problem &p, void *workspace)
 {
-    const int64_t across = (p.query.max * p.group + fwd_mma::ROWS - 1) / fwd_mma::ROWS;
-    emulator::launch l;
-    l.blocks = (int)(across * p.batch * p.heads_kv);
-    l.threads = fwd_mma::THREADS;
-    l.shared_bytes = fwd_mma::room<D, KEYS>::BYTES;
-    l.seed = launches++ % 4;
-    return emulator::run(l, [&] { fwd_mma::forward<T, D, KEYS>(p, (int)across); });
-}
-
-template <class T> std::string launch_size(const attn_problem &p)
-{
-    const int64_t d = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
-    return d <= 64 ? launch<T, 64, 64>(p) : launch<T, 128, 64>(p);
+    std::string wrong;
+    for (int n = 0; n < f.count && wrong.empty(); n++) {
+        attn_cuda_args args;
+        emulator::launch l;
+        attn_cuda_forward_args(&f, n, &p, workspace, &args);
+        l.blocks = (int)f.launch[n].blocks;
+        l.threads = f.launch[n].threads;
+        l.shared_bytes = (size_t)f.launch[n].shared;
+        l.seed = launches++ % 4;
+        wrong = emulator::run(l, [&] { f.launch[n].function(args); });
+    }
+    return wrong;
 }
 
 } // namespace
@@ -44,16 +48,22 @@ attn_status emulated_forward(attn_context *, const attn_desc *desc)
     attn_problem p;
     attn_desc copy;
     attn_message m;
+    attn_cuda_forward f;
     const attn_status status =
         attn_check(desc, ATTN_PASS_FORWARD, ATTN_CHECK_RUN, &copy, &p, &m);
     if (status != ATTN_OK)
         return status;
-    if ((p.dtype != ATTN_BF16 && p.dtype != ATTN_F16) || p.head_dim > 128 || p.head_dim_v > 128 ||
-        p.features & NOT_OFFERED || (p.dropout.on && !attn_dropout_fits(&p, m.text, sizeof m.text)))
+    if (p.features & NOT_OFFERED ||
+        (p.dropout.on && !attn_dropout_fits(&p, m.text, sizeof m.text)))
+        return ATTN_UNSUPPORTED;
+    const attn_cuda_pair *const pair = attn_cuda_pick(&p, p.key.rows % 2 ? SMALL : LARGE);
+    if (!pair)
         return ATTN_UNSUPPORTED;
     attn_clear_unused_rows(&p);
-    const std::string wrong =
-        p.dtype == ATTN_BF16 ? launch_size<fwd_mma::bf16>(p) : launch_size<fwd_mma::f16>(p);
+    attn_cuda_plan_forward(&p, pair, &f);
+    void *const workspace = emulator::map_guarded(f.workspace, 256);
+    const std::string wrong = run_all(f, p, workspace);
+    emulator::unmap_guarded(workspace, f.workspace, 256);
     if (wrong.empty())
         return ATTN_OK;
     printf("emulator: %s\n", wrong.c_str());

@@ -9,8 +9,8 @@
  * keys are split over blocks as well, and a last kernel combines their partial results. Form and
  * splits follow the sequence's own lengths.
  */
-#ifndef ATTN_CUDA_KERNELS_H
-#define ATTN_CUDA_KERNELS_H
+#ifndef ATTN_CUDA_FORWARD_H
+#define ATTN_CUDA_FORWARD_H
 
 #include "problem.h"
 
@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 enum { ATTN_CUDA_SHORT, ATTN_CUDA_TALL, ATTN_CUDA_FORMS };
-enum { ATTN_CUDA_LAUNCHES = 5 }; /* at most */
+enum { ATTN_CUDA_LAUNCHES = 4 }; /* at most */
 
 /* A part of a sequence that a block computes for one key/value head. */
 struct attn_cuda_item {
@@ -54,16 +54,20 @@ struct attn_cuda_args {
 
 typedef void (*attn_cuda_function)(struct attn_cuda_args);
 
-/* An instance of the forward kernel. */
-struct attn_cuda_kernel {
-    const char *name; /* null at the end of a table */
+/* An instance of the forward kernel, for one form. */
+struct attn_cuda_instance {
     attn_cuda_function function;
-    int32_t form;
-    int32_t head_dim; /* d and dv are at most this; 0: any */
-    int32_t columns;  /* of out that a block computes */
+    int32_t columns;    /* of out that a block computes */
     int32_t rows, keys; /* of a tile */
     int32_t threads;    /* of a block */
     int32_t shared;     /* bytes of shared memory */
+};
+
+/* Those that compute a problem together. */
+struct attn_cuda_pair {
+    const char *name; /* null at the end of a table */
+    int32_t head_dim; /* d and dv are at most this; 0: any */
+    struct attn_cuda_instance form[ATTN_CUDA_FORMS];
 };
 
 /* One launch: a grid of `blocks` along x. */
@@ -78,26 +82,29 @@ struct attn_cuda_launch {
 struct attn_cuda_forward {
     int32_t count;
     struct attn_cuda_launch launch[ATTN_CUDA_LAUNCHES];
-    size_t workspace; /* bytes, aligned to 256 */
+    size_t workspace; /* bytes, aligned to 256; need not be cleared */
     struct attn_cuda_form form[ATTN_CUDA_FORMS];
-    char name[64];    /* of the kernel that computes most of it */
-    char reason[160]; /* why there are no launches */
 };
 
-/* The launches for a problem on a device that gives a block `shared` bytes at most (99 KB on sm_86,
- * 163 on sm_80, 227 on sm_90). Reads no tensor, length or table. False: *f tells the reason. */
-bool attn_cuda_plan_forward(const struct attn_problem *p, int64_t shared,
+/* The pair for a problem on a device that gives a block `shared` bytes at most (99 KB on sm_86, 163
+ * on sm_80, 227 on sm_90); null if there is none. Every device since sm_80 has one for all types and
+ * head sizes. */
+const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int64_t shared);
+
+/* What it launches, of which blocks may be more than a grid has, INT32_MAX. Reads no tensor, length
+ * or table. Rows without a query are left as they are. */
+void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda_pair *pair,
                             struct attn_cuda_forward *f);
 
-/* What launch n is called with. The workspace need not be cleared. */
+/* What launch n is called with. */
 void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
                             void *workspace, struct attn_cuda_args *args);
 
-/* The instances of each type, the best ones first (fwd_bf16.cu and so on); the other kernels
- * (around.cu): rows without a query, the list of items, partial results. */
-extern const struct attn_cuda_kernel attn_cuda_bf16[], attn_cuda_f16[], attn_cuda_f32[],
+/* The pairs of each type, the best ones first (fwd_bf16.cu and so on); what goes before and after
+ * them (around.cu): the list of items, partial results by type. */
+extern const struct attn_cuda_pair attn_cuda_bf16[], attn_cuda_f16[], attn_cuda_f32[],
     attn_cuda_f64[];
-extern const attn_cuda_function attn_cuda_clear, attn_cuda_list, attn_cuda_combine[4];
+extern const attn_cuda_function attn_cuda_list, attn_cuda_combine[4];
 
 #ifdef __cplusplus
 }

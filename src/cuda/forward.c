@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The forward kernels for a problem: instances, grids, workspace. */
+#include "cuda/forward.h"
+
+#include <string.h>
+
+enum {
+    ALIGN = 256,        /* bytes, of each part of the workspace */
+    SHORT_CHUNK = 256,  /* keys, at least, of a split: what it reads outweighs what it leaves */
+    TALL_CHUNK = 512,
+    MOST_TILES = 4,     /* share.h */
+    MOST_SPLITS = 64,
+    LIST_THREADS = 256, /* around.h */
+    LIST_SHARED = 512,
+    COMBINE_WARPS = 4
+};
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+static const struct attn_cuda_pair *table_of(attn_dtype t)
+{
+    switch (t) {
+    case ATTN_F64: return attn_cuda_f64;
+    case ATTN_F16: return attn_cuda_f16;
+    case ATTN_BF16: return attn_cuda_bf16;
+    default: return attn_cuda_f32;
+    }
+}
+
+static int64_t shared_of(const struct attn_cuda_pair *pair)
+{
+    return max64(pair->form[ATTN_CUDA_SHORT].shared, pair->form[ATTN_CUDA_TALL].shared);
+}
+
+const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int64_t shared)
+{
+    const int64_t d = max64(p->head_dim, p->head_dim_v);
+    for (const struct attn_cuda_pair *pair = table_of(p->dtype); pair->name; pair++)
+        if (shared_of(pair) <= shared && (pair->head_dim == 0 || d <= pair->head_dim))
+            return pair;
+    return NULL;
+}
+
+/* Keys, or rows, of all sequences together at most. */
+static int64_t all_of(const struct attn_problem *p, const struct attn_axis *a)
+{
+    return a->cu ? min64(a->rows, p->batch * a->max) : p->batch * a->max;
+}
+
+/* Room that a form's list and partial results need; bounds that hold for any lengths. */
+static void bound_form(const struct attn_problem *p, const struct attn_cuda_instance *k, int form,
+                       struct attn_cuda_form *f)
+{
+    const int64_t longest = p->query.max * p->group;
+    const int64_t rows = form == ATTN_CUDA_SHORT ? min64(longest, k->rows) : longest;
+    const int64_t tiles =
+        min64(p->batch * parts_of(rows, k->rows),
+              all_of(p, &p->query) * p->group / k->rows + p->batch); /* each rounded up */
+    const int64_t keys = all_of(p, &p->key);
+    f->rows = k->rows;
+    f->chunk = form == ATTN_CUDA_SHORT ? SHORT_CHUNK : TALL_CHUNK;
+    f->slot_rows = min64(rows, k->rows);
+    f->slots = 0;
+    if (p->key.max >= 2 * f->chunk) /* a sequence of n tiles has splits of n chunks, or longer */
+        f->slots = min64(min64(parts_of(rows, k->rows), MOST_TILES) * MOST_SPLITS * p->batch,
+                         keys / f->chunk + MOST_TILES * p->batch);
+    f->most = rows > 0 ? tiles + f->slots : 0;
+}
+
+static void place(size_t *workspace, int64_t *offset, int64_t bytes)
+{
+    *offset = (int64_t)*workspace;
+    *workspace += ((size_t)bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static void place_form(const struct attn_problem *p, struct attn_cuda_form *f, size_t *workspace)
+{
+    const int64_t real = attn_dtype_size(attn_compute_dtype(p->dtype));
+    place(workspace, &f->count, (int64_t)sizeof(int32_t));
+    place(workspace, &f->firsts, p->batch * (int64_t)sizeof(int32_t));
+    place(workspace, &f->items, f->most * (int64_t)sizeof(struct attn_cuda_item));
+    place(workspace, &f->partials,
+          f->slots * p->heads_kv * f->slot_rows * (p->head_dim_v + 2) * real);
+}
+
+static void add(struct attn_cuda_forward *f, attn_cuda_function function, int64_t blocks,
+                int32_t threads, int32_t shared, int32_t which)
+{
+    f->launch[f->count++] = (struct attn_cuda_launch){function, blocks, threads, shared, which};
+}
+
+/* Whether a sequence of this form may be there. */
+static bool may_be(const struct attn_problem *p, const struct attn_cuda_form *form, int which)
+{
+    const int64_t longest = p->query.max * p->group;
+    const bool alike = !p->query.cu && !p->query.used;
+    if (which == ATTN_CUDA_TALL)
+        return longest > form[ATTN_CUDA_SHORT].rows;
+    return longest > 0 && (!alike || longest <= form[ATTN_CUDA_SHORT].rows);
+}
+
+void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda_pair *pair,
+                            struct attn_cuda_forward *f)
+{
+    bool listed = false;
+    int64_t combined = 0; /* rows of a sequence that may be */
+
+    memset(f, 0, sizeof *f);
+    for (int n = 0; n < ATTN_CUDA_FORMS; n++)
+        bound_form(p, &pair->form[n], n, &f->form[n]);
+    for (int n = 0; n < ATTN_CUDA_FORMS; n++) {
+        struct attn_cuda_form *form = &f->form[n];
+        if (!may_be(p, f->form, n) || p->batch * p->heads_kv == 0)
+            form->most = form->slots = 0;
+        place_form(p, form, &f->workspace);
+        listed = listed || form->most > 0;
+        if (form->slots > 0)
+            combined = max64(combined, min64(p->query.max * p->group, MOST_TILES * form->rows));
+    }
+    if (listed)
+        add(f, attn_cuda_list, ATTN_CUDA_FORMS, LIST_THREADS, LIST_SHARED, 0);
+    for (int n = 0; n < ATTN_CUDA_FORMS; n++) {
+        const struct attn_cuda_instance *k = &pair->form[n];
+        if (f->form[n].most > 0)
+            add(f, k->function,
+                f->form[n].most * p->heads_kv * parts_of(p->head_dim_v, k->columns), k->threads,
+                k->shared, n);
+    }
+    if (combined > 0)
+        add(f, attn_cuda_combine[p->dtype],
+            p->batch * p->heads_kv * parts_of(combined, COMBINE_WARPS), 32 * COMBINE_WARPS, 0, 0);
+}
+
+void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
+                            void *workspace, struct attn_cuda_args *args)
+{
+    args->p = *p;
+    args->workspace = workspace;
+    memcpy(args->form, f->form, sizeof f->form);
+    args->which = f->launch[n].which;
+}

@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The forward kernel: tiled online softmax, for all element types. It takes the checked problem as
+ * it is, with everything that it may ask for but probabilities and sums of them.
+ *
+ * A block computes an item of the list (share.h): a tile of rows of one sequence and key/value head.
+ * Keys and values come tile by tile through two stages of shared memory, the next step's being
+ * copied while this one's are multiplied; scores, weights and sums of values stay in registers. The
+ * warps share out the rows or, in the short form, which has 16 of them, the keys of a tile, and what
+ * they have of a row is put together in the end. Head sizes too large for shared
+ * memory or registers are cut: queries and keys into pieces that come one after another, columns of
+ * out among blocks.
+ *
+ * What is not seen gets the score -inf, hence the weight 0; 0 times what is not finite would still
+ * show. Values past the end, and those of padding keys, are 0 in shared memory. Where sums are not
+ * finite all the same, the block does its work again with 0 for each value that is not finite, which
+ * gives the same bits wherever none was met; what is seen of them is then looked up.
+ *
+ * All products hold a tile of 16 rows by 8 columns in the same way, as mma does: with g = lane / 4,
+ * the elements 0 and 1 are of row g, 2 and 3 of row g + 8, and the four lanes of a quad share a row.
+ * Of scores they are columns 2 (lane % 4) and the next; of out the type says which. A warp has one or
+ * more such bands of 16 rows, M of them, and their tiles band by band. An element type
+ * T, of fwd_half.h, fwd_f32.h and fwd_f64.h, names
+ *
+ *   element, real             as stored; what it computes in
+ *   number(x), put(x)         from the one to the other
+ *   exp_of(x)                 e^x for x <= 0 or NaN
+ *   place<WIDTH>(row, chunk)  where 16 bytes lie in a tile with rows of WIDTH numbers
+ *   scores<D, N, M>(s, q, k)  s[M][N / 8] += 16 M rows of q by N of k, over D numbers
+ *   values<N, DV, M>(out, s, v)  out[M][DV / 8] += s, 16 M rows by N keys, by N rows of v
+ *   column(n, e)              of out: where element e of tile n is
+ */
+#ifndef ATTN_CUDA_FWD_H
+#define ATTN_CUDA_FWD_H
+
+#include "cuda/row.h"
+#include "cuda/share.h"
+
+namespace fwd {
+
+/* A kernel's sizes: of head_dim or, if CUT, of pieces of it; of columns of out; keys in a tile; bands
+ * of rows of a warp; warps along rows and along keys. */
+template <class T_, int D_, int DV_, int KEYS_, int M_, int ROW_WARPS_, int KEY_WARPS_, bool CUT_>
+struct sizes {
+    typedef T_ T;
+    typedef typename T::real real;
+    typedef typename T::element element;
+    static constexpr bool CUT = CUT_;
+    static constexpr int D = D_, DV = DV_, KEYS = KEYS_, M = M_;
+    static constexpr int ROW_WARPS = ROW_WARPS_, KEY_WARPS = KEY_WARPS_;
+    static constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS;
+    static constexpr int ROWS = 16 * M * ROW_WARPS, PART = KEYS / KEY_WARPS; /* keys of a warp */
+    static constexpr int SIZE = sizeof(element), EACH = 16 / SIZE;       /* numbers copied at once */
+    static constexpr int QUERIES = ROWS * D * SIZE; /* bytes; if CUT, ahead of a stage's keys */
+    static constexpr int KEY_STAGE = KEYS * D * SIZE + (CUT ? QUERIES : 0);
+    static constexpr int VALUE_STAGE = KEYS * DV * SIZE;
+    static constexpr int STAGE = KEY_STAGE > VALUE_STAGE ? KEY_STAGE : VALUE_STAGE;
+    static constexpr int TILES = (CUT ? 0 : QUERIES) + 2 * STAGE;
+    static constexpr int RESULT = DV + 2; /* numbers of a warp's row in the end: see row::parts */
+    static constexpr int RESULTS = ROWS * KEY_WARPS * RESULT * (int)sizeof(real);
+    static constexpr int SCORES = M * PART / 8, SUMS = M * DV / 8; /* tiles of a warp */
+    static_assert(share::KEY_ALIGN % KEYS == 0, "splits are made of tiles");
+};
+
+/* What a block is for, in shared memory. */
+template <class S> struct work {
+    struct attn_sequence s;
+    int64_t head_kv, row0, rows; /* rows of the sequence and head in all */
+    int64_t key0, tiles;         /* keys from key0 on, so many tiles of them */
+    int64_t column0, columns;    /* of out */
+    int64_t pieces;              /* that queries and keys come in */
+    int64_t slot;                /* of partial results, or -1 */
+    const char *q, *k, *v;       /* of the first token and the head, but q of head 0 */
+    bool whole_q, whole_k, whole_v; /* rows are multiples of 16 bytes: can be copied on the side */
+    bool found, plain;
+    bool again;         /* some row's sums of values are not finite */
+    bool bad[S::ROWS];  /* those of this row */
+    struct row::row row[S::ROWS];
+};
+
+template <class S> struct room {
+    static constexpr int WORK = (int)(sizeof(struct work<S>) + 127) / 128 * 128;
+    static constexpr int BYTES = WORK + (S::TILES > S::RESULTS ? S::TILES : S::RESULTS);
+};
+
+template <class S> DEVICE bool is_whole(const struct attn_view *v, int64_t n)
+{
+    return (uintptr_t)v->data % 16 == 0 && (v->batch | v->token | v->head | n) % S::EACH == 0;
+}
+
+/* Blocks go through the items first, then through heads, then through parts of the columns. */
+template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct work<S> *w)
+{
+    const struct attn_problem *p = &a->p;
+    const struct attn_cuda_form *f = &a->form[a->which];
+    const int64_t item = dev::block() % f->most, unit = dev::block() / f->most;
+    w->found = item < *(const int *)(a->workspace + f->count);
+    if (!w->found)
+        return;
+    const struct attn_cuda_item x = ((const struct attn_cuda_item *)(a->workspace + f->items))[item];
+    w->s = attn_sequence_of(p, x.sequence);
+    const struct share::cut c = share::cut_of(a, &w->s);
+    const struct attn_range see = share::keys_of(a, &w->s, &c, x.tile, x.split);
+    w->head_kv = unit % p->heads_kv;
+    w->row0 = x.tile * S::ROWS;
+    w->rows = c.rows;
+    w->key0 = see.lo / S::KEYS * S::KEYS;
+    w->tiles = see.lo < see.hi ? (see.hi - w->key0 + S::KEYS - 1) / S::KEYS : 0;
+    w->column0 = unit / p->heads_kv * S::DV;
+    w->columns = p->head_dim_v - w->column0 < S::DV ? p->head_dim_v - w->column0 : S::DV;
+    w->pieces = S::CUT ? (p->head_dim + S::D - 1) / S::D : 1;
+    w->slot = x.slot;
+    w->q = attn_view_at(&p->q, &p->query, w->s.b, 0, 0, S::SIZE);
+    w->k = p->key.table ? nullptr : attn_view_at(&p->k, &p->key, w->s.b, 0, w->head_kv, S::SIZE);
+    w->v = p->key.table ? nullptr : attn_view_at(&p->v, &p->key, w->s.b, 0, w->head_kv, S::SIZE);
+    w->whole_q = is_whole<S>(&p->q, p->head_dim);
+    w->whole_k = is_whole<S>(&p->k, p->head_dim);
+    w->whole_v = is_whole<S>(&p->v, p->head_dim_v);
+    w->plain = row::is_plain(p);
+    w->again = false;
+}
+
+/* ---- Copies --------------------------------------------------------------------------------- */
+
+/* Rows of a tensor: `given` of them from `base` on, `stride` bytes apart; from number `first` on, as
+ * far as there are n of them. */
+struct run {
+    const char *base;
+    int64_t stride, given, first, n;
+};
+
+/* To a tile of `rows` rows of WIDTH numbers, 0 where none are given; 16 bytes at once, on the side. */
+template <class S, int WIDTH> DEVICE void copy_run(char *to, int rows, const struct run &x)
+{
+    constexpr int CHUNKS = WIDTH / S::EACH;
+    static_assert(S::THREADS % CHUNKS == 0, "a thread's chunks are one below the other");
+    const int chunk = dev::thread() % CHUNKS, row0 = dev::thread() / CHUNKS;
+    const int64_t at = x.first + chunk * S::EACH;
+    const char *from = x.base + row0 * x.stride + at * S::SIZE;
+    UNROLLED for (int row = 0; row < rows; row += S::THREADS / CHUNKS) {
+        dev::copy_async<16>(to + S::T::template place<WIDTH>(row0 + row, chunk), from,
+                            row0 + row < x.given && at < x.n);
+        from += S::THREADS / CHUNKS * x.stride;
+    }
+}
+
+/* The same from rows anywhere: from(row), null for none. `whole`: 16 bytes can be copied at once. */
+template <class S, int WIDTH, class From>
+DEVICE void copy_rows(char *to, int rows, From from, int64_t first, int64_t n, bool whole)
+{
+    typedef typename S::element element;
+    constexpr int CHUNKS = WIDTH / S::EACH;
+    ROLLED for (int i = dev::thread(); i < rows * CHUNKS; i += S::THREADS) {
+        const int64_t at = first + i % CHUNKS * S::EACH;
+        const element *const x = (const element *)from(i / CHUNKS);
+        element *const here = (element *)(to + S::T::template place<WIDTH>(i / CHUNKS, i % CHUNKS));
+        if (whole) {
+            dev::copy_async<16>(here, x + at, x && at < n);
+            continue;
+        }
+        ROLLED for (int e = 0; e < S::EACH; e++)
+            here[e] = x && at + e < n ? x[at + e] : 0;
+    }
+}
+
+/* A key's or value's row; null past the end. */
+template <class S>
+DEVICE const char *key_row(const struct work<S> *w, const struct attn_problem &p,
+                           const struct attn_view &v, const char *base, int64_t key)
+{
+    if (key >= w->s.nk)
+        return nullptr;
+    return base ? base + key * v.token * S::SIZE
+                : attn_view_at(&v, &p.key, w->s.b, key, w->head_kv, S::SIZE);
+}
+
+/* Keys or values k0 .. k0 + S::KEYS - 1; those that `mask` hides, which may be null, as zeros. */
+template <class S, int WIDTH>
+DEVICE void copy_keys(char *to, const struct work<S> *w, const struct attn_problem &p,
+                      const struct attn_view &v, const char *base, const uint8_t *mask, int64_t k0,
+                      int64_t first, int64_t n, bool whole)
+{
+    if (base && whole && !mask) {
+        const int64_t stride = v.token * S::SIZE;
+        copy_run<S, WIDTH>(to, S::KEYS, {base + k0 * stride, stride, w->s.nk - k0, first, n});
+    } else {
+        copy_rows<S, WIDTH>(to, S::KEYS, [&](int i) -> const char * {
+            const bool hidden = mask && k0 + i < w->s.nk && !mask[k0 + i];
+            return hidden ? nullptr : key_row<S>(w, p, v, base, k0 + i);
+        }, first, n, whole);
+    }
+}
+
+template <class S>
+DEVICE void copy_queries(char *to, const struct work<S> *w, const struct attn_problem &p,
+                         int64_t piece)
+{
+    copy_rows<S, S::D>(to, S::ROWS, [&](int i) -> const char * {
+        const struct row::row *const r = &w->row[i];
+        return r->given ? w->q + (r->query * p.q.token + r->head * p.q.head) * S::SIZE : nullptr;
+    }, piece * S::D, p.head_dim, w->whole_q);
+}
+
+/* Where step n finds its tile. */
+template <class S> DEVICE char *stage_of(char *tiles, int64_t n)
+{
+    return tiles + (S::CUT ? 0 : S::QUERIES) + n % 2 * S::STAGE;
+}
+
+/* Begins the copies of step n: of each tile the pieces of its keys, then its values. */
+template <class S>
+DEVICE void begin_step(char *tiles, const struct work<S> *w, const struct attn_problem &p,
+                       int64_t n)
+{
+    const int64_t steps = S::CUT ? w->pieces + 1 : 2, piece = n % steps;
+    const int64_t k0 = w->key0 + n / steps * S::KEYS;
+    char *const to = stage_of<S>(tiles, n);
+    if (n / steps == w->tiles)
+        return;
+    if (S::CUT ? piece < w->pieces : n == 0)
+        copy_queries<S>(S::CUT ? to : tiles, w, p, piece);
+    if (piece < steps - 1)
+        copy_keys<S, S::D>(to + (S::CUT ? S::QUERIES : 0), w, p, p.k, w->k, nullptr, k0,
+                           piece * S::D, p.head_dim, w->whole_k);
+    else
+        copy_keys<S, S::DV>(to, w, p, p.v, w->v, w->s.key_mask, k0, w->column0, p.head_dim_v,
+                            w->whole_v);
+    dev::commit_copies();
+}
+
+/* Waits for step n, for all threads, which are then done with step n - 1; the next one begins. */
+template <class S>
+DEVICE void take_step(char *tiles, const struct work<S> *w, const struct attn_problem &p, int64_t n)
+{
+    dev::wait_copies<0>();
+    dev::sync();
+    begin_step<S>(tiles, w, p, n + 1);
+}
+
+/* ---- Softmax -------------------------------------------------------------------------------- */
+
+/* Over the four lanes that share a row. */
+template <class real> DEVICE real quad_most(real x)
+{
+    for (int mask = 1; mask < 4; mask *= 2) {
+        const real other = dev::shuffle_xor(x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+template <class real> DEVICE real quad_sum(real x)
+{
+    x += dev::shuffle_xor(x, 1);
+    return x + dev::shuffle_xor(x, 2);
+}
+
+DEVICE int clamp(int64_t x, int most) { return x < 0 ? 0 : x > most ? most : (int)x; }
+
+/* A lane's rows, two of each band: the largest score so far, and its own part of the sum of weights.
+ */
+template <class S> struct state {
+    typename S::real most[2 * S::M], sum[2 * S::M];
+};
+
+/* Of a lane's n-th row in the block. */
+DEVICE int row_of(int base, int n) { return base + dev::lane() / 4 + 8 * n; }
+
+/* Scores of products with keys k0 .. k0 + S::PART - 1; of them what hides no key and is the same for
+ * all at once, the rest one by one. */
+template <class S>
+DEVICE void score(const struct attn_problem &p, const struct work<S> *w, int base,
+                  typename S::real (*s)[4], int64_t k0)
+{
+    typedef typename S::real real;
+    const int t = dev::lane() % 4;
+    if (w->plain) {
+        const real scale = (real)p.scale;
+        UNROLLED for (int n = 0; n < 2 * S::M; n++) {
+            const struct attn_range see = w->row[row_of(base, n)].see;
+            const int lo = clamp(see.lo - k0, S::PART), hi = clamp(see.hi - k0, S::PART);
+            UNROLLED for (int j = 0; j < S::PART / 8; j++)
+                UNROLLED for (int half = 0; half < 2; half++) {
+                    const int key = 8 * j + 2 * t + half;
+                    real *const x = &s[n / 2 * (S::PART / 8) + j][n % 2 * 2 + half];
+                    *x = key >= lo && key < hi ? *x * scale : -(real)INFINITY;
+                }
+        }
+        return;
+    }
+    real x[S::SCORES * 4];
+    UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
+        x[i] = s[i / 4][i % 4];
+    ROLLED for (int i = 0; i < S::SCORES * 4; i++) {
+        const struct row::row *const r =
+            &w->row[row_of(base, i / (S::PART / 2) * 2 + i % 4 / 2)];
+        const int64_t key = k0 + i / 4 % (S::PART / 8) * 8 + 2 * t + i % 2;
+        x[i] = key >= r->see.lo && key < r->see.hi ? row::score_of<real>(&w->s, r, x[i], key)
+                                                   : -(real)INFINITY;
+    }
+    UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
+        s[i / 4][i % 4] = x[i];
+}
+
+template <class S>
+DEVICE void drop(const struct attn_problem &p, const struct work<S> *w, int base,
+                 typename S::real (*s)[4], int64_t k0)
+{
+    typename S::real x[S::SCORES * 4];
+    UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
+        x[i] = s[i / 4][i % 4];
+    ROLLED for (int i = 0; i < S::SCORES * 4; i++) {
+        const struct row::row *const r =
+            &w->row[row_of(base, i / (S::PART / 2) * 2 + i % 4 / 2)];
+        const int64_t key = k0 + i / 4 % (S::PART / 8) * 8 + dev::lane() % 4 * 2 + i % 2;
+        if (x[i] > 0 && attn_drops(&p, w->s.b, r->head, r->query, key))
+            x[i] = 0;
+    }
+    UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
+        s[i / 4][i % 4] = x[i];
+}
+
+/* Scores become weights, relative to the largest so far; what was summed before follows it. */
+template <class S>
+DEVICE void weigh(typename S::real (*s)[4], typename S::real (*out)[4], struct state<S> *r)
+{
+    typedef typename S::real real;
+    typedef typename S::T T;
+    UNROLLED for (int n = 0; n < 2 * S::M; n++) {
+        typename S::real (*const mine)[4] = s + n / 2 * (S::PART / 8);
+        const int e = n % 2 * 2;
+        real most = r->most[n];
+        UNROLLED for (int j = 0; j < S::PART / 8; j++)
+            UNROLLED for (int half = 0; half < 2; half++)
+                most = mine[j][e + half] > most ? mine[j][e + half] : most;
+        most = quad_most(most);
+        const real from = most == -(real)INFINITY ? 0 : most; /* what differences are taken from */
+        const real kept = row::weight_of<T>(r->most[n], from);
+        r->most[n] = most;
+        r->sum[n] *= kept;
+        UNROLLED for (int c = n / 2 * (S::DV / 8); c < (n / 2 + 1) * (S::DV / 8); c++) {
+            out[c][e] *= kept;
+            out[c][e + 1] *= kept;
+        }
+        UNROLLED for (int j = 0; j < S::PART / 8; j++)
+            UNROLLED for (int half = 0; half < 2; half++) {
+                real *const x = &mine[j][e + half];
+                *x = row::weight_of<T>(*x, from);
+                r->sum[n] += *x;
+            }
+    }
+}
+
+/* ---- Results -------------------------------------------------------------------------------- */
+
+/* A warp's sums to shared memory, and what is to be said of them. */
+template <class S>
+DEVICE void put_sums(struct work<S> *w, int base, int part, typename S::real *results,
+                     const typename S::real (*out)[4], const struct state<S> *r)
+{
+    typedef typename S::real real;
+    UNROLLED for (int n = 0; n < 2 * S::M; n++) {
+        real *const to = results + (part * S::ROWS + row_of(base, n)) * S::RESULT;
+        const real sum = quad_sum(r->sum[n]);
+        real zero = 0; /* NaN if a number is not finite */
+        if (dev::lane() % 4 == 0) {
+            to[0] = r->most[n];
+            to[1] = sum;
+        }
+        UNROLLED for (int c = 0; c < S::DV / 8; c++)
+            UNROLLED for (int half = 0; half < 2; half++) {
+                const real x = out[n / 2 * (S::DV / 8) + c][n % 2 * 2 + half];
+                to[2 + S::T::column(c, half)] = x;
+                zero += 0 * x;
+            }
+        if (isnan(zero) && !isnan(sum))
+            w->bad[row_of(base, n)] = w->again = true;
+    }
+}
+
+/* Numbers of a tile of values that are not finite become 0. */
+template <class S> DEVICE void clean(char *values)
+{
+    typedef typename S::element element;
+    for (int i = dev::thread(); i < S::KEYS * S::DV; i += S::THREADS)
+        if (!isfinite(S::T::number(((element *)values)[i])))
+            ((element *)values)[i] = 0;
+    dev::sync();
+}
+
+/* Columns of bad rows in which a value is seen that is not finite: NaN; a row by a warp. */
+template <class S>
+DEVICE void spoil(const struct attn_problem &p, const struct work<S> *w, typename S::real *results)
+{
+    typedef typename S::element element;
+    const int64_t end = w->key0 + w->tiles * S::KEYS;
+    for (int i = dev::warp(); i < S::ROWS; i += S::WARPS) {
+        const struct row::row *const r = &w->row[i];
+        for (int64_t j = w->key0; w->bad[i] && j < end; j++) {
+            if (j < r->see.lo || j >= r->see.hi || !row::sees(&w->s, r, j))
+                continue;
+            const element *const v = (const element *)key_row<S>(w, p, p.v, w->v, j) + w->column0;
+            for (int64_t c = dev::lane(); c < w->columns; c += 32)
+                if (!isfinite(S::T::number(v[c])))
+                    results[i * S::RESULT + 2 + c] = (typename S::real)NAN;
+        }
+    }
+    dev::sync_warp();
+}
+
+/* A row's partial results to the workspace. */
+template <class S>
+DEVICE void put_partial(const struct attn_cuda_args *a, const struct work<S> *w, int r,
+                        const struct row::parts<typename S::real> *x, typename S::real most)
+{
+    typedef typename S::real real;
+    real *const to = share::partial_at<real>(a, &a->form[a->which], w->slot, w->head_kv, r);
+    for (int64_t c = dev::lane(); c < w->columns; c += 32)
+        to[2 + w->column0 + c] = row::total_of<typename S::T>(x, most, 2 + c);
+    if (w->column0 == 0 && dev::lane() == 0) {
+        to[0] = most;
+        to[1] = row::total_of<typename S::T>(x, most, 1);
+    }
+}
+
+/* The block's rows, each by one warp; what does not depend on columns by a lane for each row. */
+template <class S>
+DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
+                   const typename S::real *results)
+{
+    typedef typename S::real real;
+    typedef typename S::T T;
+    const struct attn_problem *p = &a->p;
+    const int own = dev::warp() + dev::lane() % (S::ROWS / S::WARPS) * S::WARPS;
+    struct row::parts<real> x = {results + own * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS};
+    const struct row::outcome<real> mine = row::outcome_of<T>(p, w->row[own].head, &x);
+    for (int n = 0; n < S::ROWS / S::WARPS; n++) {
+        const int r = dev::warp() + n * S::WARPS;
+        const struct row::outcome<real> o = {dev::shuffle(mine.most, n), dev::shuffle(mine.by, n),
+                                             dev::shuffle(mine.lse, n)};
+        x.data = results + r * S::RESULT;
+        if (!w->row[r].given)
+            continue;
+        if (w->slot >= 0)
+            put_partial<S>(a, w, r, &x, o.most);
+        else
+            row::finish_row<T>(&w->s, &w->row[r], &x, &o, 2, w->column0, w->columns);
+    }
+}
+
+/* ---- The kernel ----------------------------------------------------------------------------- */
+
+/* A warp's sums over the part-th part of all tiles of keys; `cleaned`: with 0 for values that are not
+ * finite. */
+template <class S>
+DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *tiles, int base,
+                   int part, bool cleaned, typename S::real (*out)[4], struct state<S> *r)
+{
+    typedef typename S::real real;
+    typedef typename S::T T;
+    const int first = part * S::PART;
+    const bool busy = w->row0 + base < w->rows; /* the warp has a row */
+    real s[S::SCORES][4];
+    int64_t step = 0;
+    UNROLLED for (int n = 0; n < 2 * S::M; n++) {
+        r->most[n] = -(real)INFINITY;
+        r->sum[n] = 0;
+    }
+    UNROLLED for (int i = 0; i < S::SUMS * 4; i++)
+        out[i / 4][i % 4] = 0;
+    begin_step<S>(tiles, w, p, 0);
+    for (int64_t n = 0; n < w->tiles; n++) {
+        const int64_t k0 = w->key0 + n * S::KEYS + first;
+        UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
+            s[i / 4][i % 4] = 0;
+        for (int64_t piece = 0; piece < (S::CUT ? w->pieces : 1); piece++, step++) {
+            const char *const stage = stage_of<S>(tiles, step);
+            const char *const keys = stage + (S::CUT ? S::QUERIES : 0) + first * S::D * S::SIZE;
+            take_step<S>(tiles, w, p, step);
+            if (busy)
+                T::template scores<S::D, S::PART, S::M>(
+                    s, (S::CUT ? stage : tiles) + base * S::D * S::SIZE, keys);
+        }
+        if (busy) {
+            score<S>(p, w, base, s, k0);
+            weigh<S>(s, out, r);
+            if (p.dropout.on)
+                drop<S>(p, w, base, s, k0);
+        }
+        take_step<S>(tiles, w, p, step);
+        if (cleaned)
+            clean<S>(stage_of<S>(tiles, step));
+        if (busy)
+            T::template values<S::PART, S::DV, S::M>(
+                out, s, stage_of<S>(tiles, step) + first * S::DV * S::SIZE);
+        step++;
+    }
+    dev::sync(); /* all are done with the stages */
+}
+
+template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
+{
+    typedef typename S::real real;
+    struct work<S> *const w = (struct work<S> *)dev::shared();
+    char *const tiles = (char *)dev::shared() + room<S>::WORK;
+    real *const results = (real *)tiles; /* in the end */
+    const int base = dev::warp() % S::ROW_WARPS * 16 * S::M, part = dev::warp() / S::ROW_WARPS;
+    real out[S::SUMS][4];
+    struct state<S> r;
+    if (dev::thread() == 0)
+        find_work<S>(&a, w);
+    dev::sync();
+    if (!w->found)
+        return;
+    for (int n = dev::thread(); n < S::ROWS; n += S::THREADS) {
+        w->row[n] = row::row_at(&w->s, w->head_kv, w->row0 + n, w->rows);
+        w->bad[n] = false;
+    }
+    dev::sync();
+    for (bool cleaned = false;; cleaned = true) {
+        attend<S>(a.p, w, tiles, base, part, cleaned, out, &r);
+        put_sums<S>(w, base, part, results, out, &r);
+        dev::sync();
+        if (cleaned)
+            spoil<S>(a.p, w, results);
+        if (cleaned || !w->again)
+            break;
+        dev::sync(); /* all have asked */
+    }
+    finish<S>(&a, w, results);
+}
+
+/* For a type's table of kernels: those of head sizes up to head_dim, 0 for any. */
+template <class S> constexpr struct attn_cuda_instance instance()
+{
+    return {forward<S>, S::DV, S::ROWS, S::KEYS, S::THREADS, room<S>::BYTES};
+}
+
+template <class Short, class Tall>
+constexpr struct attn_cuda_pair pair(const char *name, int head_dim)
+{
+    return {name, head_dim, {instance<Short>(), instance<Tall>()}};
+}
+
+} // namespace fwd
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A row of scores, a pair of a query and a head of the group: what the contract makes of a product
+ * of query and key, and what becomes of a row's sums in the end. For all forward kernels; T is their
+ * element type with what it computes in, as fwd.h has it.
+ */
+#ifndef ATTN_CUDA_ROW_H
+#define ATTN_CUDA_ROW_H
+
+#include "cuda/device.h"
+#include "score.h"
+
+namespace row {
+
+struct row {
+    int64_t query, head;
+    struct attn_range see; /* empty for a row past the last one */
+    bool given;
+    double slope;
+};
+
+/* Row `at` of `rows` of a sequence and key/value head. */
+DEVICE struct row row_at(const struct attn_sequence *s, int64_t head_kv, int64_t at, int64_t rows)
+{
+    const struct attn_problem *p = s->p;
+    struct row r;
+    r.given = at < rows;
+    r.query = r.given ? at / p->group : 0;
+    r.head = head_kv * p->group + (r.given ? at % p->group : 0);
+    r.see = attn_band_row(s->band, r.query);
+    if (!r.given)
+        r.see.lo = r.see.hi = 0;
+    r.slope = attn_slope_of(s, r.head);
+    return r;
+}
+
+/* ---- Scores --------------------------------------------------------------------------------- */
+
+/* Whether a score is no more than the scaled product, and the band is all that hides a key. */
+DEVICE bool is_plain(const struct attn_problem *p)
+{
+    return !(p->softcap > 0 || p->bias.data || p->alibi.data || attn_is_extreme(fabs(p->scale)) ||
+             p->key_mask.data || p->query_mask.data || p->mask.data || p->block_mask.data ||
+             p->query_docs.data);
+}
+
+DEVICE double bias_at(const struct attn_sequence *s, const struct row *r, int64_t key)
+{
+    const struct attn_score_view bias = attn_bias_of(s);
+    return attn_number_at(bias.data, s->p->bias_dtype,
+                          attn_score_at(&bias, 0, r->head, r->query, key));
+}
+
+/* Whether no rule hides a key that is in the row's band. */
+DEVICE bool sees(const struct attn_sequence *s, const struct row *r, int64_t key)
+{
+    return attn_sees(s, r->head, r->query, key) &&
+           !(s->p->bias.data && bias_at(s, r, key) == -(double)INFINITY);
+}
+
+/* The score of a key in the row's band, -inf if a rule hides it. */
+template <class real>
+DEVICE real score_of(const struct attn_sequence *s, const struct row *r, real product, int64_t key)
+{
+    const struct attn_problem *p = s->p;
+    if (!sees(s, r, key))
+        return -(real)INFINITY;
+    real x = attn_is_extreme(fabs(p->scale)) ? (real)(p->scale * (double)product)
+                                             : (real)p->scale * product;
+    if (p->softcap > 0)
+        x = (real)(p->softcap * tanh((double)x / p->softcap));
+    if (p->bias.data)
+        x += (real)bias_at(s, r, key);
+    if (p->alibi.data)
+        x -= (real)r->slope * (real)attn_distance(s, r->query, key);
+    return x;
+}
+
+/* Weight of a score relative to a finite or NaN reference, or of none at all. */
+template <class T>
+DEVICE typename T::real weight_of(typename T::real score, typename T::real most)
+{
+    return score == -(typename T::real)INFINITY ? 0 : T::exp_of(score - most);
+}
+
+/* ---- Results -------------------------------------------------------------------------------- */
+
+/* Partial results of a row: from each of `count` parts of its keys the largest score, the sum of
+ * weights and the weighted sums of values, `stride` numbers apart. */
+template <class real> struct parts {
+    const real *data;
+    int64_t stride;
+    int count;
+};
+
+template <class real> DEVICE real most_of(const struct parts<real> *x)
+{
+    real most = -(real)INFINITY;
+    for (int i = 0; i < x->count; i++)
+        most = x->data[i * x->stride] > most ? x->data[i * x->stride] : most;
+    return most;
+}
+
+/* Column `at` of the parts together, 1 being the sum of weights. */
+template <class T>
+DEVICE typename T::real total_of(const struct parts<typename T::real> *x, typename T::real most,
+                                 int64_t at)
+{
+    typename T::real sum = 0;
+    for (int i = 0; i < x->count; i++) {
+        const typename T::real *const part = x->data + i * x->stride;
+        sum += part[at] * weight_of<T>(part[0], most);
+    }
+    return sum;
+}
+
+/* What becomes of a row: its sums of values times `by`, below 0 for zeros; its LSE. */
+template <class real> struct outcome {
+    real most, by, lse;
+};
+
+template <class T>
+DEVICE struct outcome<typename T::real> outcome_of(const struct attn_problem *p, int64_t head,
+                                                   const struct parts<typename T::real> *x)
+{
+    typedef typename T::real real;
+    struct outcome<real> o;
+    o.most = most_of(x);
+    const real sum = total_of<T>(x, o.most, 1);
+    const double sink = attn_sink_of(p, head), at = (double)o.most;
+    o.by = sum == 0 ? -(real)1 : 1 / sum;
+    o.lse = sum == 0 ? -(real)INFINITY : (real)(at + log((double)sum));
+    if (isnan(sink)) {
+        o.by = o.lse = (real)sink;
+    } else if (sink > -(double)INFINITY && !isnan(sum)) {
+        const double top = sum == 0 || sink > at ? sink : at;
+        const double weight = sum == 0 ? 0 : exp(at - top);
+        const double total = weight * (double)sum + exp(sink - top);
+        const bool all = sink == (double)INFINITY;
+        o.by = all || sum == 0 ? -(real)1 : (real)(weight / total);
+        o.lse = all ? (real)INFINITY : (real)(top + log(total));
+    }
+    if (p->dropout.on && o.by >= 0)
+        o.by = p->dropout.scale == 0 ? -(real)1 : (real)((double)o.by * p->dropout.scale);
+    return o;
+}
+
+/* Columns column0 .. column0 + n - 1 of a row from its parts, which have those columns from `first`
+ * on, and its LSE where column0 is 0; by a warp. */
+template <class T>
+DEVICE void finish_row(const struct attn_sequence *s, const struct row *r,
+                       const struct parts<typename T::real> *x,
+                       const struct outcome<typename T::real> *o, int64_t first, int64_t column0,
+                       int64_t n)
+{
+    typedef typename T::element element;
+    const struct attn_problem *p = s->p;
+    element *const out = (element *)attn_view_at(&p->out, &p->query, s->b, r->query, r->head,
+                                                 sizeof(element)) + column0;
+    for (int64_t c = dev::lane(); c < n; c += 32)
+        out[c] = T::put(o->by < 0 ? 0 : total_of<T>(x, o->most, first + c) * o->by);
+    if (p->lse.data && column0 == 0 && dev::lane() == 0)
+        *(typename T::real *)attn_view_at(&p->lse, &p->query, s->b, r->query, r->head,
+                                          sizeof(typename T::real)) = o->lse;
+}
+
+} // namespace row
+
+#endif
