@@ -9,7 +9,7 @@
 
 namespace around {
 
-enum { WARPS = 8, THREADS = 32 * WARPS }; /* of the list; combine has 4 warps */
+enum { THREADS = 256 }; /* of the list */
 
 /* ---- The list of items ---------------------------------------------------------------------- */
 
@@ -24,50 +24,86 @@ DEVICE int class_of(const struct attn_range r)
     return CLASSES - 1 - bits;
 }
 
-/* A form's list by one block, a sequence by a warp: once to count, then to place. The order within a
- * class is left open. */
+/* What one form's list is made from. */
+struct lists {
+    const struct attn_cuda_args *a;
+    const struct attn_cuda_form *f;
+    int form;
+    int *classes; /* of items: how many there are; then where the next one goes */
+    bool placing;
+};
+
+/* Items first, first + step, ... of a sequence. */
+DEVICE void put_items(const struct lists *l, const struct attn_sequence *s,
+                      const struct share::cut *c, int64_t first, int64_t step)
+{
+    struct attn_cuda_item *const items = (struct attn_cuda_item *)(l->a->workspace + l->f->items);
+    const int slot = l->placing ? ((const int *)(l->a->workspace + l->f->firsts))[s->b] : -1;
+    for (int64_t i = first; i < c->tiles * c->splits; i += step) {
+        const int64_t tile = i / c->splits, split = i % c->splits;
+        const int at = dev::add_atomic(
+            &l->classes[class_of(share::keys_of(l->a, s, c, tile, split))], 1);
+        const struct attn_cuda_item item = {(int32_t)s->b, (int32_t)tile, (int32_t)split,
+                                            slot < 0 ? -1 : slot + (int32_t)i};
+        if (l->placing)
+            items[at] = item;
+    }
+}
+
+/* Of all sequences, by a block: by a thread for each, or by its warp where the items are many. */
+DEVICE void put_sequences(const struct lists *l, int *slots)
+{
+    enum { FEW = 16 };
+    const struct attn_problem *p = &l->a->p;
+    int *const firsts = (int *)(l->a->workspace + l->f->firsts);
+    for (int64_t b0 = dev::warp() * 32; b0 < p->batch; b0 += THREADS) {
+        const int64_t b = b0 + dev::lane();
+        int64_t n = 0;
+        if (b < p->batch) {
+            const struct attn_sequence s = attn_sequence_of(p, b);
+            const struct share::cut c = share::cut_of(l->a, &s);
+            n = c.form == l->form ? c.tiles * c.splits : 0;
+            if (!l->placing)
+                firsts[b] = c.splits > 1 && n > 0 ? dev::add_atomic(slots, (int)n) : -1;
+            if (n <= FEW && n > 0)
+                put_items(l, &s, &c, 0, 1);
+        }
+        const uint32_t many = dev::ballot(n > FEW);
+        for (int i = 0; i < 32; i++)
+            if (many >> i & 1) {
+                const struct attn_sequence s = attn_sequence_of(p, b0 + i);
+                const struct share::cut c = share::cut_of(l->a, &s);
+                put_items(l, &s, &c, dev::lane(), 32);
+            }
+    }
+}
+
+/* A form's list by one block: once to count, then to place. The order within a class is left open.
+ */
 KERNEL list(GRID_CONSTANT const struct attn_cuda_args a)
 {
     int *const classes = (int *)dev::shared(), *const slots = classes + CLASSES;
-    const int form = dev::block();
-    const struct attn_cuda_form *const f = &a.form[form];
-    struct attn_cuda_item *const items = (struct attn_cuda_item *)(a.workspace + f->items);
-    int *const firsts = (int *)(a.workspace + f->firsts);
+    const struct attn_cuda_form *const f = &a.form[dev::block()];
+    struct lists l = {&a, f, dev::block(), classes, false};
     if (f->most == 0)
         return;
     if (dev::thread() <= CLASSES)
         classes[dev::thread()] = 0;
     dev::sync();
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t b = dev::warp(); b < a.p.batch; b += WARPS) {
-            const struct attn_sequence s = attn_sequence_of(&a.p, b);
-            const struct share::cut c = share::cut_of(&a, &s);
-            const int64_t n = c.form == form ? c.tiles * c.splits : 0;
-            if (pass == 0 && dev::lane() == 0)
-                firsts[b] = c.splits > 1 && n > 0 ? dev::add_atomic(slots, (int)n) : -1;
-            for (int64_t i = dev::lane(); i < n; i += 32) {
-                const int64_t tile = i / c.splits, split = i % c.splits;
-                const struct attn_range r = share::keys_of(&a, &s, &c, tile, split);
-                const int at = dev::add_atomic(&classes[class_of(r)], 1);
-                const int first = pass == 0 ? -1 : firsts[b];
-                const struct attn_cuda_item item = {(int32_t)b, (int32_t)tile, (int32_t)split,
-                                                    first < 0 ? -1 : first + (int32_t)i};
-                if (pass == 1)
-                    items[at] = item;
-            }
+    put_sequences(&l, slots);
+    dev::sync();
+    if (dev::thread() == 0) {
+        int sum = 0;
+        for (int i = 0; i < CLASSES; i++) {
+            const int n = classes[i];
+            classes[i] = sum;
+            sum += n;
         }
-        dev::sync();
-        if (dev::thread() == 0 && pass == 0) {
-            int sum = 0;
-            for (int i = 0; i < CLASSES; i++) {
-                const int n = classes[i];
-                classes[i] = sum;
-                sum += n;
-            }
-            *(int *)(a.workspace + f->count) = sum;
-        }
-        dev::sync();
+        *(int *)(a.workspace + f->count) = sum;
     }
+    dev::sync();
+    l.placing = true;
+    put_sequences(&l, slots);
 }
 
 /* ---- Partial results ------------------------------------------------------------------------ */

@@ -24,7 +24,7 @@
  *
  *   element, real             as stored; what it computes in
  *   number(x), put(x)         from the one to the other
- *   exp_of(x)                 e^x for x <= 0 or NaN
+ *   exp_of(x)                 e^x for x <= 0, -inf too, or NaN
  *   place<WIDTH>(row, chunk)  where 16 bytes lie in a tile with rows of WIDTH numbers
  *   scores<D, N, M>(s, q, k)  s[M][N / 8] += 16 M rows of q by N of k, over D numbers
  *   values<N, DV, M>(out, s, v)  out[M][DV / 8] += s, 16 M rows by N keys, by N rows of v
@@ -266,6 +266,17 @@ template <class S> struct state {
 /* Of a lane's n-th row in the block. */
 DEVICE int row_of(int base, int n) { return base + dev::lane() / 4 + 8 * n; }
 
+/* Whether a lane's rows see keys k0 .. k0 + S::PART - 1, but for what rules hide. */
+template <class S> DEVICE bool sees_all(const struct work<S> *w, int base, int64_t k0)
+{
+    bool all = true;
+    UNROLLED for (int n = 0; n < 2 * S::M; n++) {
+        const struct attn_range see = w->row[row_of(base, n)].see;
+        all = all && see.lo <= k0 && k0 + S::PART <= see.hi;
+    }
+    return all;
+}
+
 /* Scores of products with keys k0 .. k0 + S::PART - 1; of them what hides no key and is the same for
  * all at once, the rest one by one. */
 template <class S>
@@ -274,8 +285,13 @@ DEVICE void score(const struct attn_problem &p, const struct work<S> *w, int bas
 {
     typedef typename S::real real;
     const int t = dev::lane() % 4;
+    const real scale = (real)p.scale;
+    if (w->plain && !dev::ballot(!sees_all<S>(w, base, k0))) {
+        UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
+            s[i / 4][i % 4] *= scale;
+        return;
+    }
     if (w->plain) {
-        const real scale = (real)p.scale;
         UNROLLED for (int n = 0; n < 2 * S::M; n++) {
             const struct attn_range see = w->row[row_of(base, n)].see;
             const int lo = clamp(see.lo - k0, S::PART), hi = clamp(see.hi - k0, S::PART);
@@ -320,12 +336,15 @@ DEVICE void drop(const struct attn_problem &p, const struct work<S> *w, int base
         s[i / 4][i % 4] = x[i];
 }
 
-/* Scores become weights, relative to the largest so far; what was summed before follows it. */
+/* Scores become weights, relative to the largest so far; what was summed before follows it, which
+ * changes nothing where that has not grown. */
 template <class S>
 DEVICE void weigh(typename S::real (*s)[4], typename S::real (*out)[4], struct state<S> *r)
 {
     typedef typename S::real real;
     typedef typename S::T T;
+    real kept[2 * S::M];
+    bool grown = false;
     UNROLLED for (int n = 0; n < 2 * S::M; n++) {
         typename S::real (*const mine)[4] = s + n / 2 * (S::PART / 8);
         const int e = n % 2 * 2;
@@ -335,20 +354,21 @@ DEVICE void weigh(typename S::real (*s)[4], typename S::real (*out)[4], struct s
                 most = mine[j][e + half] > most ? mine[j][e + half] : most;
         most = quad_most(most);
         const real from = most == -(real)INFINITY ? 0 : most; /* what differences are taken from */
-        const real kept = row::weight_of<T>(r->most[n], from);
+        kept[n] = T::exp_of(r->most[n] - from);
+        grown = grown || !(kept[n] == 1);
         r->most[n] = most;
-        r->sum[n] *= kept;
-        UNROLLED for (int c = n / 2 * (S::DV / 8); c < (n / 2 + 1) * (S::DV / 8); c++) {
-            out[c][e] *= kept;
-            out[c][e + 1] *= kept;
-        }
+        r->sum[n] *= kept[n];
         UNROLLED for (int j = 0; j < S::PART / 8; j++)
             UNROLLED for (int half = 0; half < 2; half++) {
                 real *const x = &mine[j][e + half];
-                *x = row::weight_of<T>(*x, from);
+                *x = T::exp_of(*x - from);
                 r->sum[n] += *x;
             }
     }
+    if (!dev::ballot(grown))
+        return;
+    UNROLLED for (int i = 0; i < S::SUMS * 4; i++)
+        out[i / 4][i % 4] *= kept[i / (S::DV / 2) * 2 + i % 4 / 2];
 }
 
 /* ---- Results -------------------------------------------------------------------------------- */

@@ -76,7 +76,7 @@ DEVICE real score_of(const struct attn_sequence *s, const struct row *r, real pr
     return x;
 }
 
-/* Weight of a score relative to a finite or NaN reference, or of none at all. */
+/* Weight of a score relative to the largest, which may be none itself. */
 template <class T>
 DEVICE typename T::real weight_of(typename T::real score, typename T::real most)
 {
