@@ -108,26 +108,30 @@ KERNEL list(GRID_CONSTANT const struct attn_cuda_args a)
 
 /* ---- Partial results ------------------------------------------------------------------------ */
 
-/* A warp for each row of each sequence and key/value head, as far as rows may be split. */
+/* Rows of a sequence and key/value head by as many blocks as there are for each, a warp to a row. */
 template <class T> KERNEL combine(GRID_CONSTANT const struct attn_cuda_args a)
 {
     enum { COMBINE_WARPS = 4 };
     typedef typename T::real real;
     const int64_t units = a.p.batch * a.p.heads_kv, unit = dev::block() % units;
-    const int64_t at = dev::block() / units * COMBINE_WARPS + dev::warp();
+    const int64_t step = dev::blocks() / units * COMBINE_WARPS;
     const int64_t b = unit / a.p.heads_kv, head_kv = unit % a.p.heads_kv;
     const struct attn_sequence s = attn_sequence_of(&a.p, b);
     const struct share::cut c = share::cut_of(&a, &s);
-    if (c.splits < 2 || at >= c.rows)
+    if (c.splits < 2)
         return;
     const struct attn_cuda_form *const f = &a.form[c.form];
-    const int64_t slot = ((const int *)(a.workspace + f->firsts))[b] + at / f->rows * c.splits;
-    const struct row::row r = row::row_at(&s, head_kv, at, c.rows);
-    const struct row::parts<real> x = {
-        share::partial_at<real>(&a, f, slot, head_kv, at % f->rows), share::slot_stride(&a, f),
-        (int)c.splits};
-    const struct row::outcome<real> o = row::outcome_of<T>(&a.p, r.head, &x);
-    row::finish_row<T>(&s, &r, &x, &o, 2, 0, a.p.head_dim_v);
+    const int64_t first = ((const int *)(a.workspace + f->firsts))[b];
+    int64_t at = dev::block() / units * COMBINE_WARPS + dev::warp();
+    for (; at < c.rows; at += step) {
+        const int64_t slot = first + at / f->rows * c.splits;
+        const struct row::row r = row::row_at(&s, head_kv, at, c.rows);
+        const struct row::parts<real> x = {
+            share::partial_at<real>(&a, f, slot, head_kv, at % f->rows), share::slot_stride(&a, f),
+            (int)c.splits};
+        const struct row::outcome<real> o = row::outcome_of<T>(&a.p, r.head, &x);
+        row::finish_row<T>(&s, &r, &x, &o, 2, 0, a.p.head_dim_v);
+    }
 }
 
 } // namespace around

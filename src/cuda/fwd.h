@@ -102,7 +102,7 @@ template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct 
     const struct share::cut c = share::cut_of(a, &w->s);
     const struct attn_range see = share::keys_of(a, &w->s, &c, x.tile, x.split);
     w->head_kv = unit % p->heads_kv;
-    w->row0 = x.tile * S::ROWS;
+    w->row0 = (int64_t)x.tile * S::ROWS;
     w->rows = c.rows;
     w->key0 = see.lo / S::KEYS * S::KEYS;
     w->tiles = see.lo < see.hi ? (see.hi - w->key0 + S::KEYS - 1) / S::KEYS : 0;
