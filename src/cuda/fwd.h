@@ -144,22 +144,25 @@ template <class S, int WIDTH> DEVICE void copy_run(char *to, int rows, const str
     }
 }
 
-/* The same from rows anywhere: from(row), null for none. `whole`: 16 bytes can be copied at once. */
+/* The same from rows anywhere: from(row), null for none, which is asked once by each of the threads
+ * that share a row. `whole`: 16 bytes can be copied at once. */
 template <class S, int WIDTH, class From>
 DEVICE void copy_rows(char *to, int rows, From from, int64_t first, int64_t n, bool whole)
 {
     typedef typename S::element element;
-    constexpr int CHUNKS = WIDTH / S::EACH;
-    ROLLED for (int i = dev::thread(); i < rows * CHUNKS; i += S::THREADS) {
-        const int64_t at = first + i % CHUNKS * S::EACH;
-        const element *const x = (const element *)from(i / CHUNKS);
-        element *const here = (element *)(to + S::T::template place<WIDTH>(i / CHUNKS, i % CHUNKS));
-        if (whole) {
-            dev::copy_async<16>(here, x + at, x && at < n);
-            continue;
+    const int sharers = S::THREADS > rows ? S::THREADS / rows : 1;
+    ROLLED for (int row = dev::thread() / sharers; row < rows; row += S::THREADS / sharers) {
+        const element *const x = (const element *)from(row);
+        for (int chunk = dev::thread() % sharers; chunk < WIDTH / S::EACH; chunk += sharers) {
+            const int64_t at = first + chunk * S::EACH;
+            element *const here = (element *)(to + S::T::template place<WIDTH>(row, chunk));
+            if (whole) {
+                dev::copy_async<16>(here, x + at, x && at < n);
+                continue;
+            }
+            ROLLED for (int e = 0; e < S::EACH; e++)
+                here[e] = x && at + e < n ? x[at + e] : 0;
         }
-        ROLLED for (int e = 0; e < S::EACH; e++)
-            here[e] = x && at + e < n ? x[at + e] : 0;
     }
 }
 
