@@ -76,6 +76,7 @@ template <class S> struct work {
     bool again;         /* some row's sums of values are not finite */
     bool bad[S::ROWS];  /* those of this row */
     struct row::row row[S::ROWS];
+    struct attn_range warp[S::WARPS]; /* keys that some row of a warp may see */
 };
 
 template <class S> struct room {
@@ -118,6 +119,23 @@ template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct 
     w->whole_v = is_whole<S>(&p->v, p->head_dim_v);
     w->plain = row::is_plain(p);
     w->again = false;
+}
+
+/* What the block's threads find out of its rows. */
+template <class S> DEVICE void find_rows(const struct attn_problem &p, struct work<S> *w, int base)
+{
+    const int64_t end = w->row0 + base + 16 * S::M;
+    const int64_t last = (end < w->rows ? end : w->rows) - 1;
+    for (int n = dev::thread(); n < S::ROWS; n += S::THREADS) {
+        w->row[n] = row::row_at(&w->s, w->head_kv, w->row0 + n, w->rows);
+        w->bad[n] = false;
+    }
+    if (dev::lane() > 0)
+        return;
+    w->warp[dev::warp()] = {0, 0};
+    if (w->row0 + base <= last)
+        w->warp[dev::warp()] =
+            attn_band_any(w->s.band, (w->row0 + base) / p.group, last / p.group + 1);
 }
 
 /* ---- Copies --------------------------------------------------------------------------------- */
@@ -482,7 +500,6 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
     typedef typename S::real real;
     typedef typename S::T T;
     const int first = part * S::PART;
-    const bool busy = w->row0 + base < w->rows; /* the warp has a row */
     real s[S::SCORES][4];
     int64_t step = 0;
     UNROLLED for (int n = 0; n < 2 * S::M; n++) {
@@ -494,6 +511,8 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
     begin_step<S>(tiles, w, p, 0);
     for (int64_t n = 0; n < w->tiles; n++) {
         const int64_t k0 = w->key0 + n * S::KEYS + first;
+        const struct attn_range see = w->warp[dev::warp()];
+        const bool busy = see.lo < k0 + S::PART && k0 < see.hi;
         UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
             s[i / 4][i % 4] = 0;
         for (int64_t piece = 0; piece < (S::CUT ? w->pieces : 1); piece++, step++) {
@@ -535,10 +554,7 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
     dev::sync();
     if (!w->found)
         return;
-    for (int n = dev::thread(); n < S::ROWS; n += S::THREADS) {
-        w->row[n] = row::row_at(&w->s, w->head_kv, w->row0 + n, w->rows);
-        w->bad[n] = false;
-    }
+    find_rows<S>(a.p, w, base);
     dev::sync();
     for (bool cleaned = false;; cleaned = true) {
         attend<S>(a.p, w, tiles, base, part, cleaned, out, &r);
