@@ -12,8 +12,8 @@ enum {
     MOST_SPLITS = 64,
     LIST_THREADS = 256, /* around.h */
     LIST_SHARED = 512,
-    COMBINE_WARPS = 4,
-    MOST_COMBINE = 8    /* blocks for a sequence and head: most sequences are not split */
+    COMBINE_THREADS = 128,
+    COMBINE_ROWS = 16   /* for a block: few blocks, as most sequences may not be split */
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -131,8 +131,7 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
     }
     if (combined > 0)
         add(f, attn_cuda_combine[p->dtype],
-            p->batch * p->heads_kv * min64(parts_of(combined, COMBINE_WARPS), MOST_COMBINE),
-            32 * COMBINE_WARPS, 0, 0);
+            p->batch * p->heads_kv * parts_of(combined, COMBINE_ROWS), COMBINE_THREADS, 0, 0);
 }
 
 void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
