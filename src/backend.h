@@ -7,6 +7,7 @@
 #define ATTN_BACKEND_H
 
 #include "attn/attn.h"
+#include "message.h"
 #include "problem.h"
 
 /* A context's choices with defaults resolved. */
@@ -21,7 +22,8 @@ struct attn_settings {
 /* A backend's answer to a problem. */
 struct attn_plan {
     attn_status status; /* ATTN_OK, ATTN_UNSUPPORTED or ATTN_NO_DEVICE */
-    size_t workspace;   /* bytes that run() needs, aligned to ATTN_ALIGN */
+    size_t workspace;   /* bytes that run() needs, aligned to ATTN_ALIGN, where the tensors lie */
+    bool brings_own;    /* run() takes them itself where the caller brings none */
     int32_t threads;    /* at most so many work on it */
     const void *kernel_set; /* the backend's own: what it picked */
     char kernel[64];    /* its name */
@@ -32,12 +34,15 @@ struct attn_plan {
 
 struct attn_backend_ops {
     attn_backend id;
+    bool device; /* computes on a device: automatic choice gives it tensors that lie on one, and no
+                    others. Backends that do not are only asked about what the host can read */
     /* Never fails, writes only *plan; reads lengths, but no tensor. */
     void (*plan)(const struct attn_settings *s, const struct attn_problem *p,
                  struct attn_plan *plan);
-    /* Computes a problem that plan() accepted. Returns ATTN_OK or ATTN_DEVICE_ERROR. */
+    /* Computes a problem that plan() accepted. Returns ATTN_OK, or, with a message, ATTN_NO_MEMORY
+     * or ATTN_DEVICE_ERROR. */
     attn_status (*run)(const struct attn_settings *s, const struct attn_problem *p,
-                       const struct attn_plan *plan, void *workspace);
+                       const struct attn_plan *plan, void *workspace, struct attn_message *m);
 };
 
 /* The backends built in, in the order in which automatic choice asks them; null at the end. */
@@ -52,7 +57,11 @@ void attn_plan_refuse(struct attn_plan *plan, attn_status status, const char *fo
 bool attn_plan_offers(struct attn_plan *plan, const struct attn_problem *p, uint32_t offered,
                       const char *backend);
 
+extern const struct attn_backend_ops attn_backend_cuda;
 extern const struct attn_backend_ops attn_backend_cpu;
 extern const struct attn_backend_ops attn_backend_eager;
+
+/* What the cuda backend knows of a pointer; see place.h. */
+struct attn_place attn_cuda_place(const void *data);
 
 #endif

@@ -2,9 +2,22 @@
 #include "backend.h"
 
 const struct attn_backend_ops *const attn_backends[] = {
+#if ATTN_HAVE_CUDA
+    &attn_backend_cuda,
+#endif
     &attn_backend_cpu,
 #if ATTN_HAVE_BLAS
     &attn_backend_eager,
 #endif
     NULL,
 };
+
+struct attn_place attn_place_of(const void *data)
+{
+#if ATTN_HAVE_CUDA
+    return attn_cuda_place(data);
+#else
+    (void)data;
+    return (struct attn_place){ATTN_HOST, true};
+#endif
+}

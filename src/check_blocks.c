@@ -121,7 +121,9 @@ attn_status attn_block_side(struct attn_block_check *k, const char *name, const 
 attn_status attn_block_index(struct attn_block_check *k, const char *name, attn_index a,
                              int64_t rows, int64_t width, struct attn_integers *to)
 {
-    const attn_status status = attn_check_array(&k->c, name, a);
+    attn_status status = attn_check_array(&k->c, name, a);
+    if (status == ATTN_OK)
+        status = attn_check_readable(&k->c, name, a);
     if (status != ATTN_OK || !a.data)
         return status;
     *to = (struct attn_integers){a.data, a.type == ATTN_I64};

@@ -17,6 +17,7 @@
 struct attn_operand {
     const char *name; /* as the caller writes it */
     bool written;
+    bool anywhere; /* an array of integers: it need not lie where tensors do */
     struct attn_bytes bytes;
 };
 
@@ -49,6 +50,7 @@ attn_status attn_check_dtypes(struct attn_check_state *c);  /* and go together; 
 attn_status attn_check_lengths(struct attn_check_state *c); /* p->query, p->key, p->prefix */
 attn_status attn_check_nulls(struct attn_check_state *c);   /* tensors that are needed */
 attn_status attn_check_strides(struct attn_check_state *c); /* p's views; adds the operands */
+attn_status attn_check_places(struct attn_check_state *c);  /* of the operands; p->place */
 attn_status attn_check_overlap(struct attn_check_state *c); /* of the operands */
 
 /* The same steps for tensors over scores. */
@@ -62,6 +64,8 @@ attn_status attn_wrong_dtype(struct attn_check_state *c, const char *name, attn_
 
 /* Parts of these steps, of one array or side under the name that the caller knows it by. */
 attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_index a);
+attn_status attn_check_readable(struct attn_check_state *c, const char *name,
+                                attn_index a); /* by the host */
 attn_status attn_check_side_fields(struct attn_check_state *c, const char *name,
                                    const attn_side *s); /* none that another layout has */
 attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,

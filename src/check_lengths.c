@@ -34,6 +34,21 @@ static struct attn_integers integers(attn_index a)
     return (struct attn_integers){a.data, a.type == ATTN_I64};
 }
 
+/* Documents are for kernels; everything else the check reads, and so it has to be the host's. */
+static bool is_read(const struct array *f)
+{
+    return f->entries != PER_QUERY && f->entries != PER_KEY;
+}
+
+attn_status attn_check_readable(struct attn_check_state *c, const char *name, attn_index a)
+{
+    const struct attn_place place = attn_place_of(a.data);
+    if (!place.host)
+        return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in memory of device %d, and is read on "
+                        "the host", name, (int)place.device);
+    return ATTN_OK;
+}
+
 attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_index a)
 {
     if (!a.data)
@@ -51,9 +66,12 @@ attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_
 attn_status attn_check_arrays(struct attn_check_state *c)
 {
     attn_status status = ATTN_OK;
-    for (int n = 0; n < ARRAYS && status == ATTN_OK; n++)
-        status = attn_check_array(c, arrays[n].name,
-                                  *(const attn_index *)attn_field(c->d, arrays[n].offset));
+    for (int n = 0; n < ARRAYS && status == ATTN_OK; n++) {
+        const attn_index a = *(const attn_index *)attn_field(c->d, arrays[n].offset);
+        status = attn_check_array(c, arrays[n].name, a);
+        if (status == ATTN_OK && is_read(&arrays[n]))
+            status = attn_check_readable(c, arrays[n].name, a);
+    }
     return status;
 }
 
@@ -68,6 +86,7 @@ static attn_status add_tokens(struct attn_check_state *c, const struct array *f,
 attn_status attn_add_arrays(struct attn_check_state *c)
 {
     const attn_desc *d = c->d;
+    const int32_t first = c->count;
     c->p->query_docs = integers(d->query_docs);
     c->p->key_docs = integers(d->key_docs);
     attn_status status = ATTN_OK;
@@ -86,6 +105,8 @@ attn_status attn_add_arrays(struct attn_check_state *c)
                                    d->batch + (f->entries == OFFSETS));
         }
     }
+    for (int32_t n = first; n < c->count; n++)
+        c->operands[n].anywhere = true;
     return status;
 }
 
@@ -198,6 +219,7 @@ static void fill_axis(struct attn_check_state *c, const struct side *s)
     case ATTN_PAGED:
         a->table = s->s->block_table.data;
         a->table64 = s->s->block_table.type == ATTN_I64;
+        a->pages = s->s->pages;
         a->max_pages = s->s->max_pages;
         a->page_size = s->s->page_size;
         a->room = a->max_pages * a->page_size;

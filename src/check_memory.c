@@ -92,6 +92,64 @@ attn_status attn_add_masks(struct attn_check_state *c)
     return add_mask(c, "query_mask", d->query_mask, &d->query, p->query.span, &p->query_mask);
 }
 
+static const char *place_name(struct attn_place place, char text[32])
+{
+    if (place.device == ATTN_HOST)
+        return "host memory";
+    snprintf(text, 32, "memory of device %d", (int)place.device);
+    return text;
+}
+
+/* Tensors lie in one place; *place becomes that of the last. */
+static attn_status check_tensor_places(struct attn_check_state *c, struct attn_place *place)
+{
+    const bool computed = c->p && c->mode != ATTN_CHECK_KEEP; /* by a backend, perhaps a device */
+    const char *before = NULL;
+    char here[32], there[32];
+    for (int32_t n = 0; n < c->count; n++) {
+        const struct attn_operand *o = &c->operands[n];
+        if (o->anywhere || attn_bytes_reach(&o->bytes) == 0)
+            continue;
+        const struct attn_place at = attn_place_of((const void *)o->bytes.base);
+        if (!computed && !at.host)
+            return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in %s, and this call is for host "
+                            "memory", o->name, place_name(at, here));
+        if (before && at.device != place->device)
+            return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", o->name,
+                            place_name(at, here), before, place_name(*place, there));
+        before = o->name;
+        *place = at;
+    }
+    return ATTN_OK;
+}
+
+/* Host memory goes with either; a device's only with tensors on it. */
+static attn_status check_array_places(struct attn_check_state *c, struct attn_place place)
+{
+    char here[32], there[32];
+    for (int32_t n = 0; n < c->count; n++) {
+        const struct attn_operand *o = &c->operands[n];
+        if (!o->anywhere)
+            continue;
+        const struct attn_place at = attn_place_of((const void *)o->bytes.base);
+        if (!at.host && at.device != place.device)
+            return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but tensors in %s",
+                            o->name, place_name(at, here), place_name(place, there));
+    }
+    return ATTN_OK;
+}
+
+attn_status attn_check_places(struct attn_check_state *c)
+{
+    struct attn_place place = {ATTN_HOST, true};
+    attn_status status = check_tensor_places(c, &place);
+    if (status == ATTN_OK)
+        status = check_array_places(c, place);
+    if (c->p)
+        c->p->place = place;
+    return status;
+}
+
 static attn_status overlaps_itself(struct attn_check_state *c, const struct attn_operand *o)
 {
     const int64_t *s = o->bytes.stride;
@@ -113,8 +171,9 @@ static attn_status overlaps(struct attn_check_state *c, const struct attn_operan
 
 attn_status attn_check_overlap(struct attn_check_state *c)
 {
-    if (c->mode == ATTN_CHECK_SHAPE)
-        return ATTN_OK;
+    const attn_status status = attn_check_places(c);
+    if (status != ATTN_OK || c->mode == ATTN_CHECK_SHAPE)
+        return status;
     const attn_desc *d = c->d;
     if (d->workspace && c->count < ATTN_OPERANDS) {
         struct attn_operand *o = &c->operands[c->count++];

@@ -48,7 +48,18 @@ static void ask(const struct attn_backend_ops *backend, const struct attn_settin
                 const struct attn_problem *p, struct attn_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
-    backend->plan(s, p, plan);
+    if (!backend->device && !p->place.host)
+        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
+                         "q: lies in memory of device %d, which the %s backend cannot read",
+                         (int)p->place.device, attn_backend_name(backend->id));
+    else
+        backend->plan(s, p, plan);
+}
+
+/* Whether automatic choice may give the problem to the backend: tensors stay where they are. */
+static bool is_meant(const struct attn_backend_ops *backend, const struct attn_problem *p)
+{
+    return !backend->device || p->place.device != ATTN_HOST;
 }
 
 /* The backend that serves the problem, with its plan; null, with *status and the message set. */
@@ -65,6 +76,8 @@ static const struct attn_backend_ops *choose(const struct attn_settings *s,
     }
     *status = ATTN_OK;
     for (const struct attn_backend_ops *const *b = any ? attn_backends : one; *b; b++) {
+        if (any && !is_meant(*b, p))
+            continue;
         ask(*b, s, p, plan);
         if (plan->status == ATTN_OK) {
             *status = ATTN_OK;
@@ -89,17 +102,21 @@ static attn_status run(const struct attn_backend_ops *backend, const struct attn
         if (desc->workspace_bytes < plan->workspace)
             return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace_bytes: %zu, needed %zu",
                             desc->workspace_bytes, plan->workspace);
-        return backend->run(s, p, plan, workspace);
+        if (plan->workspace > 0 && attn_place_of(workspace).device != p->place.device)
+            return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: does not lie where q does");
+        return backend->run(s, p, plan, workspace, m);
     }
+    if (plan->brings_own)
+        return backend->run(s, p, plan, NULL, m);
     if (plan->workspace <= SMALL_WORKSPACE) {
         _Alignas(ATTN_ALIGN) char small[SMALL_WORKSPACE];
-        return backend->run(s, p, plan, small);
+        return backend->run(s, p, plan, small, m);
     }
 
     workspace = s->allocator.alloc(s->allocator.user, plan->workspace, ATTN_ALIGN);
     if (!workspace)
         return attn_say(m, ATTN_NO_MEMORY, "workspace: no memory for %zu bytes", plan->workspace);
-    const attn_status status = backend->run(s, p, plan, workspace);
+    const attn_status status = backend->run(s, p, plan, workspace, m);
     s->allocator.release(s->allocator.user, workspace, plan->workspace);
     return status;
 }

@@ -12,6 +12,7 @@
 
 #include "attn/attn.h"
 #include "mask.h"
+#include "place.h"
 
 /* What a call may ask for beyond the plain product. A backend names the ones it offers; check.c
  * sets those that are used; names.c holds their names, which are the descriptor's fields. */
@@ -57,7 +58,7 @@ struct attn_axis {
     const void *table; /* paged: [B][max_pages] numbers of pages, null where only the shape is
                           asked for; null otherwise */
     bool table64;
-    int64_t max_pages, page_size; /* paged; 0 otherwise */
+    int64_t pages, max_pages, page_size; /* paged; 0 otherwise */
     int64_t room;     /* padded: S; paged: what the table's entries have room for */
     int64_t rows;     /* padded: B * S; packed: T; paged: B * room */
     int64_t max;      /* the longest length that takes part */
@@ -126,6 +127,7 @@ struct attn_dropout {
 struct attn_problem {
     attn_pass pass;
     attn_dtype dtype; /* of q, k, v and out */
+    struct attn_place place; /* of the tensors */
     int64_t batch, heads_q, heads_kv;
     int64_t group; /* heads_q / heads_kv; 0 if there are no heads */
     int64_t head_dim, head_dim_v;

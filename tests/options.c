@@ -83,6 +83,19 @@ static void target_open(struct target *list, int *count, const struct options *o
                     isa ? isa : "");
 }
 
+/* Whether the cuda backend is built in and has a device, whatever it offers. */
+static bool has_device(void)
+{
+    attn_explanation e = attn_explanation_init();
+    attn_desc d = attn_desc_init();
+    d.head_dim = 1;
+    attn_explain(NULL, &d, ATTN_PASS_FORWARD, &e);
+    for (int32_t n = 0; n < e.count; n++)
+        if (e.candidates[n].backend == ATTN_BACKEND_CUDA)
+            return e.candidates[n].status == ATTN_OK || e.candidates[n].status == ATTN_UNSUPPORTED;
+    return false;
+}
+
 int targets_open(struct target *list, const struct options *o)
 {
     const char *isa;
@@ -96,6 +109,8 @@ int targets_open(struct target *list, const struct options *o)
             report_skip("instruction set %s: not on this machine", isa);
     }
     target_open(list, &count, o, ATTN_BACKEND_EAGER, NULL);
+    if (has_device())
+        target_open(list, &count, o, ATTN_BACKEND_CUDA, NULL);
     return count;
 }
 

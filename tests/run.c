@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_memory.h"
 #include "memory.h"
 #include "report.h"
 #include "tiles.h"
@@ -68,6 +69,7 @@ static void guard_close(struct guarded *g)
 struct call {
     struct guarded copy[BUFFERS], workspace;
     bool has_workspace;
+    bool on_device; /* tensors and the workspace */
     struct tiles tiles;
     attn_desc desc;
     attn_pass pass;
@@ -75,11 +77,22 @@ struct call {
 
 static bool is_output(const struct buffer *b, int64_t n) { return b->role[n] == ROLE_OUTPUT; }
 
-static void call_open(struct call *c, const struct problem *p)
+/* Marks what the device has, or no longer has. */
+static void call_own(const struct call *c, const struct problem *p, bool own)
+{
+    for (int n = 0; n < BUFFERS; n++)
+        if (c->copy[n].base && device_has(p, n))
+            device_own(c->copy[n].data, c->copy[n].bytes, own);
+    if (c->has_workspace)
+        device_own(c->workspace.data, c->workspace.bytes, own);
+}
+
+static void call_open(struct call *c, const struct problem *p, const struct target *t)
 {
     unsigned char *data[BUFFERS] = {NULL};
 
     memset(c, 0, sizeof *c);
+    c->on_device = device_is_for(p, t);
     for (int n = 0; n < BUFFERS; n++) {
         const struct buffer *b = &p->buffers[n];
         const size_t bytes = (size_t)b->count * b->element;
@@ -99,10 +112,14 @@ static void call_open(struct call *c, const struct problem *p)
         c->desc.probs_fn = tiles_take;
         c->desc.probs_user = &c->tiles;
     }
+    if (c->on_device)
+        call_own(c, p, true);
 }
 
-static void call_close(struct call *c)
+static void call_close(struct call *c, const struct problem *p)
 {
+    if (c->on_device)
+        call_own(c, p, false);
     for (int n = 0; n < BUFFERS; n++)
         if (c->copy[n].base)
             guard_close(&c->copy[n]);
@@ -121,6 +138,8 @@ static attn_status call_workspace(struct call *c, const struct target *t)
     c->workspace = guard_open(bytes, 0);
     c->has_workspace = true;
     memset(c->workspace.data, NAN_BYTE, bytes);
+    if (c->on_device)
+        device_own(c->workspace.data, bytes, true);
     c->desc.workspace = c->workspace.data;
     c->desc.workspace_bytes = bytes;
     return ATTN_OK;
@@ -374,9 +393,29 @@ static enum run_answer ask(const struct call *c, struct target *t, char *why, si
     return RUN_BAD;
 }
 
+/* What the call has put on the device is done only now, when the host's arrays hold other numbers:
+ * it has looked at them before, and waited for nothing. */
+static bool finish_on_device(const struct problem *p, struct call *c, long waits, char *why,
+                             size_t size)
+{
+    if (device_waits() != waits) {
+        snprintf(why, size, "the call waits for the device");
+        return false;
+    }
+    for (int n = 0; n < BUFFERS; n++)
+        if (c->copy[n].base && !device_has(p, n))
+            memset(c->copy[n].data, NAN_BYTE, c->copy[n].bytes);
+    const bool good = device_wait(why, size);
+    for (int n = 0; n < BUFFERS; n++)
+        if (c->copy[n].base && !device_has(p, n))
+            memcpy(c->copy[n].data, p->buffers[n].image, c->copy[n].bytes);
+    return good;
+}
+
 static enum run_answer run_call(const struct problem *p, struct target *t, struct call *c,
                                 forward_fn forward, char *why, size_t size)
 {
+    const long waits = device_waits();
     const enum run_answer answer = ask(c, t, why, size);
     attn_status status = ATTN_OK;
 
@@ -390,6 +429,8 @@ static enum run_answer run_call(const struct problem *p, struct target *t, struc
         snprintf(why, size, "%s: %s", attn_status_name(status), attn_last_message(t->context));
         return RUN_BAD;
     }
+    if (c->on_device && !finish_on_device(p, c, waits, why, size))
+        return RUN_BAD;
     const bool good = call_clean(c, p, why, size) && unused_clean(p, c, why, size) &&
                       (!p->has_tiles || tiles_good(&c->tiles, why, size));
     return good ? RUN_OK : RUN_BAD;
@@ -401,11 +442,11 @@ enum run_answer run_problem(const struct problem *p, struct target *t, forward_f
     struct call c;
 
     memset(r, 0, sizeof *r);
-    call_open(&c, p);
+    call_open(&c, p, t);
     const enum run_answer answer = run_call(p, t, &c, forward, why, why_size);
     if (answer == RUN_OK)
         collect_all(p, &c, r);
-    call_close(&c);
+    call_close(&c, p);
     return answer;
 }
 

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels for GPUs, on the emulator, against the truth, on those of the matrix' random problems
- * that they are for; and on some whose keys are so many that they are split over blocks. */
-#include "emulator/forward.h"
+/* The cuda backend on emulated devices against the truth, on those of the matrix' random problems
+ * that it offers to compute; and on some whose keys are so many that they are split over blocks. */
+#include "emulator/runtime.h"
 #include "gen.h"
 #include "matrix.h"
 #include "report.h"
 
+static attn_context *cuda;
+
 static bool is_offered(const struct problem *p)
 {
-    return !p->has_probs && !p->has_tiles && !p->has_sums;
+    unsigned char *data[BUFFERS];
+    attn_explanation e = attn_explanation_init();
+
+    for (int n = 0; n < BUFFERS; n++)
+        data[n] = p->buffers[n].image;
+    const attn_desc d = problem_desc(p, data);
+    return !p->has_tiles && attn_explain(cuda, &d, ATTN_PASS_FORWARD, &e) == ATTN_OK &&
+           e.chosen >= 0;
 }
 
 /* Whether a sequence has few rows and many keys (src/cuda/share.h). */
@@ -22,8 +31,12 @@ static bool is_split(const struct problem *p)
     return any;
 }
 
+/* Every other one is for a device with little shared memory, as of capability 8.6. */
 static void gen_that(struct problem *p, uint64_t seed, bool (*is)(const struct problem *p))
 {
+    static const struct emulated_machine small = {2, 86, 99 << 10}, large = {2, 90, 227 << 10};
+
+    emulated_set_machine(seed / 2 % 2 ? small : large);
     for (uint64_t n = seed;; n += UINT64_C(1) << 32) {
         gen_problem(p, n);
         if (is_offered(p) && (!is || is(p)))
@@ -37,18 +50,22 @@ static void gen_split(struct problem *p, uint64_t seed) { gen_that(p, seed, is_s
 
 int main(int argc, char **argv)
 {
-    static const struct pass any = {gen_offered, emulated_forward};
-    static const struct pass split = {gen_split, emulated_forward};
+    static const struct pass any = {gen_offered, attn_forward};
+    static const struct pass split = {gen_split, attn_forward};
     struct options o = options_parse(argc, argv, "emulated", 400);
     struct target targets[MOST_TARGETS];
 
     report_begin(o.program);
-    o.backend = "cpu"; /* one target, whose context is not looked at */
-    o.isa = "scalar";
+    o.backend = "cuda";
     const int count = targets_open(targets, &o);
-    matrix(&o, targets, count, &any);
-    o.count = (o.count + 9) / 10;
-    matrix(&o, targets, count, &split);
+    if (count == 1) {
+        cuda = targets[0].context;
+        matrix(&o, targets, count, &any);
+        o.count = (o.count + 9) / 10;
+        matrix(&o, targets, count, &split);
+    } else {
+        report_fail("%d targets, not an emulated device", count);
+    }
     targets_close(targets, count);
     return report_end();
 }

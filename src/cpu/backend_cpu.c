@@ -69,8 +69,9 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
 }
 
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
-                       const struct attn_plan *plan, void *workspace)
+                       const struct attn_plan *plan, void *workspace, struct attn_message *m)
 {
+    (void)m;
     attn_clear_unused_rows(p);
     if (p->pass == ATTN_PASS_BACKWARD) {
         struct attn_backward_plan back;
@@ -84,4 +85,4 @@ static attn_status run(const struct attn_settings *s, const struct attn_problem 
     return ATTN_OK;
 }
 
-const struct attn_backend_ops attn_backend_cpu = {ATTN_BACKEND_CPU, plan, run};
+const struct attn_backend_ops attn_backend_cpu = {ATTN_BACKEND_CPU, false, plan, run};

@@ -4,7 +4,7 @@
 #define ATTN_CUDA_DEVICE_PTX_H
 
 #define DEVICE __device__ __forceinline__
-#define KERNEL __global__ void
+#define KERNEL static __global__ void
 #define GRID_CONSTANT __grid_constant__ /* of a kernel's parameter: it is not copied */
 #define UNROLLED _Pragma("unroll")      /* so that arrays stay in registers */
 #define ROLLED _Pragma("unroll 1")

@@ -273,10 +273,11 @@ static void sum_sinks(const struct job *job)
 }
 
 static attn_status eager_run(const struct attn_settings *s, const struct attn_problem *p,
-                             const struct attn_plan *plan, void *workspace)
+                             const struct attn_plan *plan, void *workspace,
+                             struct attn_message *m)
 {
     struct job job = {.p = p, .softmax = plan->kernel_set, .workspace = workspace};
-    (void)s;
+    (void)s, (void)m;
     find_room(p, &job.room);
     if (p->pass == ATTN_PASS_FORWARD) {
         share_out(&job, plan->threads, item_count(p), forward_item);
@@ -292,4 +293,5 @@ static attn_status eager_run(const struct attn_settings *s, const struct attn_pr
     return ATTN_OK;
 }
 
-const struct attn_backend_ops attn_backend_eager = {ATTN_BACKEND_EAGER, eager_plan, eager_run};
+const struct attn_backend_ops attn_backend_eager = {ATTN_BACKEND_EAGER, false, eager_plan,
+                                                   eager_run};

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The cuda backend: which kernel, and the call around it. Tensors of a device are used as they are,
+ * in the order of the caller's stream and without waiting for it; tensors of the host go to the
+ * device and back, and the call returns when they are there.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cuda/host.h"
+
+/* Everything but probabilities, sums of them, and gradients. */
+static const uint32_t OFFERED =
+    ATTN_BIT(ATTN_USES_SOFTCAP) | ATTN_BIT(ATTN_USES_BIAS) | ATTN_BIT(ATTN_USES_BIAS_OFFSET) |
+    ATTN_BIT(ATTN_USES_ALIBI) | ATTN_BIT(ATTN_USES_SINK) | ATTN_BIT(ATTN_USES_CAUSAL) |
+    ATTN_BIT(ATTN_USES_WINDOW) | ATTN_BIT(ATTN_USES_KEY_MASK) | ATTN_BIT(ATTN_USES_QUERY_MASK) |
+    ATTN_BIT(ATTN_USES_MASK) | ATTN_BIT(ATTN_USES_DOCS) | ATTN_BIT(ATTN_USES_PREFIX) |
+    ATTN_BIT(ATTN_USES_BLOCK_MASK) | ATTN_BIT(ATTN_USES_DROPOUT) | ATTN_BIT(ATTN_USES_LSE) |
+    ATTN_BIT(ATTN_USES_SEQUSED) | ATTN_BIT(ATTN_USES_PACKED) | ATTN_BIT(ATTN_USES_PAGED) |
+    ATTN_BIT(ATTN_USES_GQA);
+
+/* ---- The plan ------------------------------------------------------------------------------- */
+
+/* Nothing to write, and then nobody has to ask where that lies. */
+static bool is_empty(const struct attn_problem *p)
+{
+    return p->query.rows == 0 || p->heads_q == 0;
+}
+
+/* What a call takes: an image and what the kernels work in, in the device's memory. */
+struct room {
+    struct attn_cuda_image image;
+    int64_t bytes;
+};
+
+static bool find_room(const struct attn_problem *p, const struct attn_cuda_forward *f,
+                      struct room *r)
+{
+    *r = (struct room){{0, 0}, 0};
+    return is_empty(p) || (attn_cuda_image_plan(&r->image, p) && f->workspace <= PTRDIFF_MAX &&
+                           !__builtin_add_overflow(r->image.bytes, (int64_t)f->workspace,
+                                                   &r->bytes));
+}
+
+/* The device's number, or a refusal: there is none, or none that the kernels are for. */
+static bool find_device(struct attn_plan *plan, const struct attn_problem *p,
+                        struct attn_cuda_device *d)
+{
+    char why[100];
+    if (!attn_cuda_find_device(p->place.device, d, why, sizeof why)) {
+        attn_plan_refuse(plan, ATTN_NO_DEVICE, "backend: cuda has no device: %s", why);
+        return false;
+    }
+    if (d->capability < 80) {
+        attn_plan_refuse(plan, ATTN_NO_DEVICE, "backend: cuda needs a device of capability 8.0, "
+                         "and device %d has %d.%d", (int)d->number, (int)d->capability / 10,
+                         (int)d->capability % 10);
+        return false;
+    }
+    return true;
+}
+
+static bool fits_grids(const struct attn_cuda_forward *f)
+{
+    for (int n = 0; n < f->count; n++)
+        if (f->launch[n].blocks > INT32_MAX)
+            return false;
+    return true;
+}
+
+/* The kernels for the problem and what they launch; null, with the plan refused. */
+static const struct attn_cuda_pair *pick(struct attn_plan *plan, const struct attn_problem *p,
+                                         const struct attn_cuda_device *d,
+                                         struct attn_cuda_forward *f)
+{
+    if (!attn_plan_offers(plan, p, OFFERED, "cuda"))
+        return NULL;
+    const struct attn_cuda_pair *pair = attn_cuda_pick(p, d->shared_bytes);
+    if (!pair) {
+        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
+                         "head_dim: %" PRId64 ", no kernel for %s fits the %d bytes of shared memory "
+                         "that device %d gives a block", p->head_dim, attn_dtype_name(p->dtype),
+                         (int)d->shared_bytes, (int)d->number);
+        return NULL;
+    }
+    attn_cuda_plan_forward(p, pair, f);
+    if (!fits_grids(f)) {
+        attn_plan_refuse(plan, ATTN_UNSUPPORTED, "batch, heads_q: %" PRId64 " sequences of up to "
+                         "%" PRId64 " queries need more blocks than a grid has", p->batch,
+                         p->query.max);
+        return NULL;
+    }
+    return pair;
+}
+
+static void plan(const struct attn_settings *s, const struct attn_problem *p,
+                 struct attn_plan *plan)
+{
+    struct attn_cuda_device d;
+    struct attn_cuda_forward f;
+    struct room r;
+    (void)s;
+    if (!find_device(plan, p, &d))
+        return;
+    const struct attn_cuda_pair *pair = pick(plan, p, &d, &f);
+    if (!pair)
+        return;
+    if (!find_room(p, &f, &r)) {
+        attn_plan_refuse(plan, ATTN_UNSUPPORTED, "batch: its workspace does not fit in 63 bits");
+        return;
+    }
+    const bool staged = p->place.device == ATTN_HOST;
+    plan->workspace = (size_t)(staged ? r.image.bytes : r.bytes);
+    plan->brings_own = !staged;
+    plan->threads = 1;
+    plan->kernel_set = pair;
+    snprintf(plan->kernel, sizeof plan->kernel, "%s", pair->name);
+}
+
+/* ---- The call ------------------------------------------------------------------------------- */
+
+/* A call under way on its device. */
+struct work {
+    const struct attn_problem *p; /* as the caller gave it: its arrays of integers can be read */
+    struct attn_cuda_forward forward;
+    struct room room;
+    cudaStream_t stream;
+    struct attn_message *m;
+};
+
+/* Whether the query's tensors have rows that no query owns. */
+static bool has_unused_rows(const struct attn_problem *p)
+{
+    const struct attn_axis *q = &p->query;
+    for (int64_t b = 0; q->used && b < p->batch; b++)
+        if (attn_axis_len(q, b) < attn_axis_room(q, b))
+            return true;
+    return q->cu && attn_index_at(q->cu, q->cu64, p->batch) < q->rows;
+}
+
+/* Puts the kernels on the stream; `memory` is the device's and holds the image. */
+static attn_status launch(const struct work *w, char *memory)
+{
+    const struct attn_problem on_device = attn_cuda_image_problem(w->p, memory);
+    cudaError_t error = cudaSuccess;
+    if (has_unused_rows(w->p))
+        error = attn_cuda_clear_rows(&on_device, w->stream);
+    for (int n = 0; n < w->forward.count && error == cudaSuccess; n++) {
+        struct attn_cuda_args args;
+        attn_cuda_forward_args(&w->forward, n, &on_device, memory + w->room.image.bytes, &args);
+        error = attn_cuda_start(&w->forward.launch[n], &args, w->stream);
+    }
+    return attn_cuda_status(error, "launching a kernel", w->m);
+}
+
+static attn_status run_in_place(const struct work *w, char *memory)
+{
+    const attn_status status =
+        attn_cuda_status(attn_cuda_image_put(w->p, memory, w->stream), "passing lengths", w->m);
+    return status == ATTN_OK ? launch(w, memory) : status;
+}
+
+static attn_status copy(const struct work *w, char *to, const char *from, size_t bytes,
+                        enum cudaMemcpyKind kind, const char *what)
+{
+    return bytes == 0 ? ATTN_OK
+                      : attn_cuda_status(cudaMemcpyAsync(to, from, bytes, kind, w->stream), what,
+                                         w->m);
+}
+
+/* `image` is the host's, as large as that on the device. */
+static attn_status run_staged(const struct work *w, char *memory, char *image)
+{
+    const size_t inputs = (size_t)w->room.image.inputs;
+    const size_t outputs = (size_t)(w->room.image.bytes - w->room.image.inputs);
+    attn_cuda_image_fill(w->p, image);
+    attn_status status =
+        copy(w, memory, image, inputs, cudaMemcpyHostToDevice, "copying inputs");
+    if (status == ATTN_OK)
+        status = launch(w, memory);
+    if (status == ATTN_OK)
+        status = copy(w, image + inputs, memory + inputs, outputs, cudaMemcpyDeviceToHost,
+                      "copying outputs");
+    /* Also after a failure: the image is the caller's or the allocator's again. */
+    const cudaError_t waited = cudaStreamSynchronize(w->stream);
+    if (status == ATTN_OK)
+        status = attn_cuda_status(waited, "computing", w->m);
+    if (status == ATTN_OK)
+        attn_cuda_image_spread(w->p, image);
+    return status;
+}
+
+/* The device's memory is `workspace`, or, where that is null or the host's, comes and goes in the
+ * order of the stream. */
+static attn_status run_on_device(const struct work *w, void *workspace)
+{
+    const bool staged = w->p->place.device == ATTN_HOST;
+    const bool take = w->room.bytes > 0 && (staged || !workspace);
+    void *memory = staged ? NULL : workspace;
+    attn_status status = ATTN_OK;
+    if (take)
+        status = attn_cuda_status(cudaMallocAsync(&memory, (size_t)w->room.bytes, w->stream),
+                                  "workspace", w->m);
+    if (status != ATTN_OK)
+        return status;
+    status = staged ? run_staged(w, memory, workspace) : run_in_place(w, memory);
+    if (take) {
+        const cudaError_t freed = cudaFreeAsync(memory, w->stream);
+        if (status == ATTN_OK)
+            status = attn_cuda_status(freed, "workspace", w->m);
+    }
+    return status;
+}
+
+static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
+                       const struct attn_plan *plan, void *workspace, struct attn_message *m)
+{
+    struct work w = {.p = p, .stream = s->stream, .m = m};
+    int before = 0;
+    if (is_empty(p))
+        return ATTN_OK;
+    attn_cuda_plan_forward(p, plan->kernel_set, &w.forward);
+    find_room(p, &w.forward, &w.room);
+    attn_status status = attn_cuda_status(cudaGetDevice(&before), "device", m);
+    const int device = p->place.device == ATTN_HOST ? before : (int)p->place.device;
+    if (status == ATTN_OK && device != before)
+        status = attn_cuda_status(cudaSetDevice(device), "device", m);
+    if (status != ATTN_OK)
+        return status;
+    status = run_on_device(&w, workspace);
+    if (device != before)
+        cudaSetDevice(before);
+    return status;
+}
+
+const struct attn_backend_ops attn_backend_cuda = {ATTN_BACKEND_CUDA, true, plan, run};

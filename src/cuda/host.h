@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The parts of the cuda backend's host side: which device (device.c), a problem's memory on it
+ * (stage.c). backend_cuda.c puts them together. */
+#ifndef ATTN_CUDA_HOST_H
+#define ATTN_CUDA_HOST_H
+
+#include "backend.h"
+#include "cuda/stream.h"
+#include "message.h"
+
+/* ---- device.c ------------------------------------------------------------------------------- */
+
+struct attn_cuda_device {
+    int32_t number;
+    int32_t capability;   /* 80: 8.0 */
+    int32_t shared_bytes; /* that a block may ask for */
+};
+
+/* Looks at device `number`, or at the calling thread's where it is ATTN_HOST. False: there is none,
+ * and `why`, of `size` bytes, tells the runtime's reason. */
+bool attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why, size_t size);
+
+/* ATTN_OK for cudaSuccess. Otherwise ATTN_NO_MEMORY or ATTN_DEVICE_ERROR, with what was being done
+ * and the runtime's own words; what can be forgotten of the error is. */
+attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_message *m);
+
+/* ---- stage.c -------------------------------------------------------------------------------- */
+
+/*
+ * A copy of what a problem has in host memory, as kernels will find it: tensors without gaps, one
+ * after the other, inputs before outputs. Of a problem whose tensors are the device's it holds the
+ * arrays of integers that are not.
+ */
+struct attn_cuda_image {
+    int64_t inputs; /* bytes of inputs; outputs follow */
+    int64_t bytes;  /* in all; both are multiples of ATTN_ALIGN */
+};
+
+/* False: it does not fit in 63 bits. Reads arrays of integers, and no tensor. */
+bool attn_cuda_image_plan(struct attn_cuda_image *image, const struct attn_problem *p);
+
+/* Fills the inputs of an image in host memory. */
+void attn_cuda_image_fill(const struct attn_problem *p, char *image);
+
+/* Fills an image of arrays in the device's memory, as attn_cuda_put() does. */
+cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaStream_t stream);
+
+/* The same problem with pointers and strides into an image at `at`, which need not be memory that
+ * the host can read. */
+struct attn_problem attn_cuda_image_problem(const struct attn_problem *p, char *at);
+
+/* Outputs from an image in host memory to where the caller wants them. */
+void attn_cuda_image_spread(const struct attn_problem *p, const char *image);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cuda/stream.h"
+
+#include "cuda/prepare.h"
+
+namespace {
+
+struct grid {
+    int64_t blocks; /* at least 1 */
+    int32_t threads, shared;
+    cudaStream_t stream;
+};
+
+/* All kernels have one argument. */
+template <class T> cudaError_t launch(void (*kernel)(T), const grid &g, T argument)
+{
+    void *arguments[] = {&argument};
+#ifdef __CUDACC__
+    const void *const function = (const void *)kernel;
+#else
+    const emulated_function function = {(const void *)kernel, sizeof argument,
+                                        [=] { kernel(argument); }};
+#endif
+    const cudaError_t error = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared);
+    if (error != cudaSuccess)
+        return error;
+    return cudaLaunchKernel(function, dim3((unsigned)g.blocks), dim3((unsigned)g.threads),
+                            arguments, (size_t)g.shared, g.stream);
+}
+
+} // namespace
+
+extern "C" cudaError_t attn_cuda_start(const struct attn_cuda_launch *l,
+                                       const struct attn_cuda_args *args, cudaStream_t stream)
+{
+    return launch(l->function, {l->blocks, l->threads, l->shared, stream}, *args);
+}
+
+extern "C" cudaError_t attn_cuda_put(void *to, const void *from, size_t bytes, cudaStream_t stream)
+{
+    prepare::words w = {};
+    w.to = (uint32_t *)to;
+    w.count = (int)(bytes / sizeof w.word[0]);
+    memcpy(w.word, from, bytes);
+    return launch(prepare::put, {1, prepare::THREADS, 0, stream}, w);
+}
+
+extern "C" cudaError_t attn_cuda_clear_rows(const struct attn_problem *p, cudaStream_t stream)
+{
+    const int64_t most = 4096; /* blocks: more than any device runs at once */
+    if (p->query.rows == 0)
+        return cudaSuccess;
+    return launch(prepare::clear_rows,
+                  {p->query.rows < most ? p->query.rows : most, prepare::THREADS, 0, stream}, *p);
+}

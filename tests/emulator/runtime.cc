@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "emulator/runtime.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emulator/machine.h"
+
+namespace {
+
+enum { ALIGN = 64 }; /* of allocations: less than a real one's, so that guards are near */
+
+struct range {
+    size_t bytes;
+    int device;
+    bool managed, allocated;
+};
+
+struct failure {
+    std::string function;
+    int count;
+    cudaError_t error;
+};
+
+struct state {
+    emulated_machine machine = {2, 80, 166912};
+    bool used = false; /* a context exists */
+    std::map<uintptr_t, range> memory; /* by address */
+    std::vector<std::function<cudaError_t()>> queue, graph;
+    std::vector<void *> of_graph; /* allocations that captured work made */
+    bool capturing = false;
+    failure next = {"", 0, cudaSuccess};
+    std::map<const void *, int> opted; /* shared memory asked for, by kernel */
+    uint64_t launches = 0;
+};
+
+/* Never destroyed: what ends the program may come later. */
+state &s = *new state;
+
+/* All of it is one thread's at a time; what the runtime keeps for each of them is here. */
+std::recursive_mutex &busy = *new std::recursive_mutex;
+thread_local int current = 0;
+thread_local cudaError_t last = cudaSuccess;
+thread_local std::map<std::string, long> calls;
+
+typedef std::lock_guard<std::recursive_mutex> hold;
+
+cudaError_t answer(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        last = error;
+    return error;
+}
+
+/* Whether the call is the one to fail; it is counted. */
+bool fails(const char *function)
+{
+    calls[function]++;
+    return s.next.count > 0 && s.next.function == function && --s.next.count == 0;
+}
+
+/* What every call answers first. */
+cudaError_t enter(const char *function)
+{
+    if (s.machine.devices <= 0)
+        return answer(s.machine.devices < 0 ? cudaErrorInsufficientDriver : cudaErrorNoDevice);
+    return answer(fails(function) ? s.next.error : cudaSuccess);
+}
+
+/* The range that holds the address; null: the host's memory. */
+const range *range_of(const void *data)
+{
+    const uintptr_t at = (uintptr_t)data;
+    auto next = s.memory.upper_bound(at);
+    if (next == s.memory.begin())
+        return nullptr;
+    --next;
+    return at - next->first < next->second.bytes ? &next->second : nullptr;
+}
+
+/* Whether all of it is one piece of a device's memory. */
+bool is_device(const void *data, size_t bytes)
+{
+    const range *const first = range_of(data);
+    return first && (bytes == 0 || range_of((const char *)data + bytes - 1) == first);
+}
+
+/* Whether a word may be the address of memory that a kernel on the device cannot reach. (The end of
+ * a piece of memory is where nothing lies.) */
+bool is_foreign(uint64_t word)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char resident;
+    if (word < 65536 || word >> 47 || range_of((const void *)word) ||
+        range_of((const void *)(word - 1)))
+        return false;
+    return mincore((void *)(word / page * page), 1, &resident) == 0;
+}
+
+/* Puts work on the stream: there is one, and all work is in order. */
+cudaError_t put(const std::function<cudaError_t()> &work)
+{
+    (s.capturing ? s.graph : s.queue).push_back(work);
+    return cudaSuccess;
+}
+
+cudaError_t perform(const std::vector<std::function<cudaError_t()>> &work)
+{
+    cudaError_t error = cudaSuccess;
+    for (const auto &w : work)
+        if (error == cudaSuccess)
+            error = w();
+    return error;
+}
+
+void release(void *data)
+{
+    const auto at = s.memory.find((uintptr_t)data);
+    emulator::unmap_guarded(data, at->second.bytes, ALIGN);
+    s.memory.erase(at);
+}
+
+int (*const primary_state)(int, unsigned *, int *) = [](int device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = s.used && device == 0;
+    return 0;
+};
+
+} // namespace
+
+extern "C" {
+
+void emulated_set_machine(emulated_machine m)
+{
+    const hold h(busy);
+    s.machine = m;
+}
+
+void emulated_own(void *data, size_t bytes, int device, int managed)
+{
+    const hold h(busy);
+    s.memory.erase((uintptr_t)data);
+    if (device >= 0 && bytes > 0) {
+        s.used = true;
+        s.memory[(uintptr_t)data] = {bytes, device, managed != 0, false};
+    }
+}
+
+void emulated_fail(const char *function, int count, cudaError_t error)
+{
+    const hold h(busy);
+    s.next = {function ? function : "", count, error};
+}
+
+long emulated_calls(const char *function) { return calls[function]; } /* of this thread */
+
+void emulated_capture_begin(void)
+{
+    const hold h(busy);
+    s.graph.clear();
+    s.capturing = true;
+}
+
+void emulated_capture_end(void)
+{
+    const hold h(busy);
+    s.capturing = false;
+}
+
+cudaError_t emulated_graph_launch(void)
+{
+    const hold h(busy);
+    return perform(s.graph);
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    const hold h(busy);
+    *count = s.machine.devices < 0 ? 0 : s.machine.devices;
+    return enter("cudaGetDeviceCount");
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    const hold h(busy);
+    *device = current;
+    return enter("cudaGetDevice");
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaSetDevice");
+    if (error != cudaSuccess)
+        return error;
+    if (device < 0 || device >= s.machine.devices)
+        return answer(cudaErrorInvalidDevice);
+    current = device;
+    s.used = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaDeviceGetAttribute");
+    if (error != cudaSuccess)
+        return error;
+    if (device < 0 || device >= s.machine.devices)
+        return answer(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor: *value = s.machine.capability / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = s.machine.capability % 10; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = s.machine.shared_bytes; break;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *pointer)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaPointerGetAttributes");
+    const range *const r = range_of(pointer);
+    if (error != cudaSuccess)
+        return error;
+    s.used = true;
+    *a = {cudaMemoryTypeUnregistered, -2, nullptr, (void *)pointer};
+    if (r) {
+        a->type = r->managed ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
+        a->device = r->device;
+        a->devicePointer = (void *)pointer;
+        a->hostPointer = r->managed ? (void *)pointer : nullptr;
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t allocate(void **data, size_t bytes)
+{
+    *data = emulator::map_guarded(bytes, ALIGN);
+    s.used = true;
+    s.memory[(uintptr_t)*data] = {bytes, current, false, true};
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **data, size_t bytes)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaMalloc");
+    if (s.capturing)
+        return answer(cudaErrorStreamCaptureUnsupported);
+    return error == cudaSuccess ? allocate(data, bytes) : error;
+}
+
+cudaError_t cudaFree(void *data)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaFree");
+    if (s.capturing)
+        return answer(cudaErrorStreamCaptureUnsupported);
+    if (error == cudaSuccess && data)
+        release(data);
+    return error;
+}
+
+cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaMallocAsync");
+    return error == cudaSuccess ? allocate(data, bytes) : error;
+}
+
+/* Memory of a graph stays, as it is launched again: full of NaN in between. */
+cudaError_t cudaFreeAsync(void *data, cudaStream_t)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaFreeAsync");
+    if (error != cudaSuccess)
+        return error;
+    const auto at = s.memory.find((uintptr_t)data);
+    if (at == s.memory.end() || !at->second.allocated)
+        return answer(cudaErrorInvalidValue);
+    const bool keep = s.capturing;
+    const size_t bytes = at->second.bytes;
+    return put([=] {
+        if (keep)
+            memset(data, 0xff, bytes);
+        else
+            release(data);
+        return cudaSuccess;
+    });
+}
+
+/* From memory that is not pinned: what stands there is taken when the call is made, which no graph
+ * can do. To it: when somebody waits. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaMemcpyAsync");
+    const bool up = kind == cudaMemcpyHostToDevice;
+    if (error != cudaSuccess)
+        return error;
+    if (s.capturing)
+        return answer(cudaErrorStreamCaptureUnsupported);
+    if (!is_device(up ? to : from, bytes) || range_of(up ? from : to))
+        return answer(cudaErrorInvalidValue);
+    const std::vector<char> taken((const char *)from, (const char *)from + (up ? bytes : 0));
+    return put([=] {
+        memcpy(to, up ? taken.data() : from, bytes);
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaStreamSynchronize");
+    if (s.capturing)
+        return answer(cudaErrorStreamCaptureUnsupported);
+    std::vector<std::function<cudaError_t()>> work;
+    work.swap(s.queue);
+    const cudaError_t done = perform(work);
+    return error != cudaSuccess ? error : answer(done);
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t error = last;
+    last = cudaSuccess;
+    return error;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorLaunchOutOfResources: return "too many resources requested for launch";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    }
+    return "unrecognized error code";
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult *result)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaGetDriverEntryPointByVersion");
+    *function = nullptr;
+    *result = cudaDriverEntryPointSuccess;
+    if (error == cudaSuccess && strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
+        *function = (void *)primary_state;
+    return error;
+}
+
+} /* extern "C" */
+
+cudaError_t cudaFuncSetAttribute(const emulated_function &f, cudaFuncAttribute, int value)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaFuncSetAttribute");
+    if (error != cudaSuccess)
+        return error;
+    if (value > s.machine.shared_bytes)
+        return answer(cudaErrorInvalidValue);
+    s.opted[f.entry] = value;
+    return cudaSuccess;
+}
+
+/* The emulator says what is wrong; all that a caller of the runtime learns is that something is. */
+static cudaError_t run(const emulator::launch &l, const emulated_function &f)
+{
+    const std::string wrong = emulator::run(l, f.run);
+    if (wrong.empty())
+        return cudaSuccess;
+    printf("emulator: %s\n", wrong.c_str());
+    return cudaErrorLaunchFailure;
+}
+
+/* Kernels see no memory but the device's: addresses in their argument tell. */
+static bool sees_host(const emulated_function &f, const void *argument)
+{
+    for (size_t at = 0; at + 8 <= f.bytes; at += 8) {
+        uint64_t word;
+        memcpy(&word, (const char *)argument + at, sizeof word);
+        if (is_foreign(word)) {
+            printf("emulator: byte %zu of a kernel's argument begins %#llx, which is the host's\n",
+                   at, (unsigned long long)word);
+            return true;
+        }
+    }
+    return false;
+}
+
+cudaError_t cudaLaunchKernel(const emulated_function &f, dim3 blocks, dim3 threads,
+                             void **arguments, size_t shared_bytes, cudaStream_t)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaLaunchKernel");
+    emulator::launch l;
+    if (error != cudaSuccess)
+        return error;
+    if (blocks.x == 0 || blocks.x > 0x7fffffff || threads.x == 0 || threads.x > 1024)
+        return answer(cudaErrorInvalidValue);
+    if ((int)shared_bytes > (s.opted.count(f.entry) ? s.opted[f.entry] : 49152))
+        return answer(cudaErrorInvalidValue);
+    if (sees_host(f, arguments[0]))
+        return answer(cudaErrorLaunchFailure);
+    l.blocks = (int)blocks.x;
+    l.threads = (int)threads.x;
+    l.shared_bytes = shared_bytes;
+    l.seed = s.launches++ % 4; /* every launch in another order */
+    const bool broken = fails("kernel");
+    const cudaError_t planned = s.next.error;
+    return put([=] { return broken ? planned : run(l, f); });
+}

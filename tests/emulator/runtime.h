@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The part of the CUDA runtime's interface that src/cuda uses, on the emulator. A device's memory is
+ * the host's, marked by its addresses. What is put on a stream happens when somebody waits for it
+ * and not before, so that host memory that a call must not look at any more is looked at too late.
+ * Names, values and arguments are the toolkit's.
+ */
+#ifndef EMULATOR_RUNTIME_H
+#define EMULATOR_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#include <functional>
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorLaunchOutOfResources = 701,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900
+} cudaError_t;
+
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered = 0,
+    cudaMemoryTypeHost = 1,
+    cudaMemoryTypeDevice = 2,
+    cudaMemoryTypeManaged = 3
+};
+
+struct cudaPointerAttributes {
+    enum cudaMemoryType type;
+    int device;
+    void *devicePointer, *hostPointer;
+};
+
+enum cudaDeviceAttr {
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
+enum { cudaEnableDefault = 0 };
+
+typedef struct CUstream_st *cudaStream_t;
+
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer);
+cudaError_t cudaMalloc(void **data, size_t bytes);
+cudaError_t cudaFree(void *data);
+cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *data, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
+                                             unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *result);
+
+/* ---- For tests ------------------------------------------------------------------------------ */
+
+/* The machine as calls to come find it. */
+struct emulated_machine {
+    int devices; /* 0: cudaErrorNoDevice; -1: no driver */
+    int capability; /* 80, 86, 90 */
+    int shared_bytes; /* of a block, at most */
+};
+void emulated_set_machine(struct emulated_machine m); /* at first {2, 80, 166912} */
+
+/* Marks [data, data + bytes) as memory of a device, or, device -1, as the host's again. Managed
+ * memory is the device's and the host's. */
+void emulated_own(void *data, size_t bytes, int device, int managed);
+
+/* The count-th call of a function, from now on, answers `error`; 1 is the next. Names as above;
+ * "kernel": the kernel fails, which its stream's next wait answers. Null: none does. */
+void emulated_fail(const char *function, int count, cudaError_t error);
+
+/* How often this thread has called a function. */
+long emulated_calls(const char *function);
+
+/* Capture: work put on streams from begin to end makes a graph, and waiting or what else is no work
+ * is an error. launch() repeats the work and waits for it: cudaSuccess or what went wrong. */
+void emulated_capture_begin(void);
+void emulated_capture_end(void);
+cudaError_t emulated_graph_launch(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+struct dim3 {
+    unsigned x, y, z;
+    explicit dim3(unsigned n) : x(n), y(1), z(1) {}
+};
+
+/* A kernel with its argument. */
+struct emulated_function {
+    const void *entry;
+    size_t bytes;              /* of the argument */
+    std::function<void()> run; /* as one thread */
+};
+
+cudaError_t cudaFuncSetAttribute(const emulated_function &f, cudaFuncAttribute attribute, int value);
+cudaError_t cudaLaunchKernel(const emulated_function &f, dim3 blocks, dim3 threads, void **arguments,
+                             size_t shared_bytes, cudaStream_t stream);
+#endif
+
+#endif
