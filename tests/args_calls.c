@@ -130,8 +130,9 @@ static void test_messages(void)
 void test_calls(void)
 {
     buffers_fill();
-    for (int b = ATTN_BACKEND_AUTO; b <= ATTN_BACKEND_EAGER; b++) {
-        if (b == ATTN_BACKEND_EAGER && !eager_built())
+    for (int b = ATTN_BACKEND_AUTO; b <= ATTN_BACKEND_CUDA; b++) {
+        if ((b == ATTN_BACKEND_EAGER && !eager_built()) ||
+            (b == ATTN_BACKEND_CUDA && cuda_status() != ATTN_OK))
             continue;
         attn_context *c = context_of((attn_backend)b);
         test_nulls(c);
