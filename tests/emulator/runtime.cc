@@ -23,6 +23,11 @@ struct range {
     bool managed, allocated;
 };
 
+struct work {
+    std::function<cudaError_t()> run;
+    bool always; /* also after something has failed */
+};
+
 struct failure {
     std::string function;
     int count;
@@ -33,8 +38,7 @@ struct state {
     emulated_machine machine = {2, 80, 166912};
     bool used = false; /* a context exists */
     std::map<uintptr_t, range> memory; /* by address */
-    std::vector<std::function<cudaError_t()>> queue, graph;
-    std::vector<void *> of_graph; /* allocations that captured work made */
+    std::vector<work> queue, graph;
     bool capturing = false;
     failure next = {"", 0, cudaSuccess};
     std::map<const void *, int> opted; /* shared memory asked for, by kernel */
@@ -92,32 +96,35 @@ bool is_device(const void *data, size_t bytes)
     return first && (bytes == 0 || range_of((const char *)data + bytes - 1) == first);
 }
 
-/* Whether a word may be the address of memory that a kernel on the device cannot reach. (The end of
- * a piece of memory is where nothing lies.) */
+/* Whether a word may be the address of memory that a kernel on the current device cannot reach. (The
+ * end of a piece of memory is where nothing lies.) */
 bool is_foreign(uint64_t word)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     unsigned char resident;
-    if (word < 65536 || word >> 47 || range_of((const void *)word) ||
-        range_of((const void *)(word - 1)))
+    if (word < 65536 || word >> 47)
         return false;
+    const range *const r = range_of((const void *)word);
+    if (r || range_of((const void *)(word - 1)))
+        return r && r->device != current;
     return mincore((void *)(word / page * page), 1, &resident) == 0;
 }
 
 /* Puts work on the stream: there is one, and all work is in order. */
-cudaError_t put(const std::function<cudaError_t()> &work)
+cudaError_t put(const std::function<cudaError_t()> &run, bool always = false)
 {
-    (s.capturing ? s.graph : s.queue).push_back(work);
+    (s.capturing ? s.graph : s.queue).push_back({run, always});
     return cudaSuccess;
 }
 
-cudaError_t perform(const std::vector<std::function<cudaError_t()>> &work)
+cudaError_t perform(const std::vector<work> &all)
 {
-    cudaError_t error = cudaSuccess;
-    for (const auto &w : work)
-        if (error == cudaSuccess)
-            error = w();
-    return error;
+    cudaError_t first = cudaSuccess;
+    for (const work &w : all) {
+        const cudaError_t error = first == cudaSuccess || w.always ? w.run() : cudaSuccess;
+        first = first == cudaSuccess ? error : first;
+    }
+    return first;
 }
 
 void release(void *data)
@@ -160,6 +167,15 @@ void emulated_fail(const char *function, int count, cudaError_t error)
 }
 
 long emulated_calls(const char *function) { return calls[function]; } /* of this thread */
+
+long emulated_allocations(void)
+{
+    const hold h(busy);
+    long count = 0;
+    for (const auto &m : s.memory)
+        count += m.second.allocated;
+    return count;
+}
 
 void emulated_capture_begin(void)
 {
@@ -294,7 +310,7 @@ cudaError_t cudaFreeAsync(void *data, cudaStream_t)
         else
             release(data);
         return cudaSuccess;
-    });
+    }, true);
 }
 
 /* From memory that is not pinned: what stands there is taken when the call is made, which no graph
@@ -324,9 +340,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t)
     const cudaError_t error = enter("cudaStreamSynchronize");
     if (s.capturing)
         return answer(cudaErrorStreamCaptureUnsupported);
-    std::vector<std::function<cudaError_t()>> work;
-    work.swap(s.queue);
-    const cudaError_t done = perform(work);
+    std::vector<work> all;
+    all.swap(s.queue);
+    const cudaError_t done = perform(all);
     return error != cudaSuccess ? error : answer(done);
 }
 
@@ -393,14 +409,14 @@ static cudaError_t run(const emulator::launch &l, const emulated_function &f)
 }
 
 /* Kernels see no memory but the device's: addresses in their argument tell. */
-static bool sees_host(const emulated_function &f, const void *argument)
+static bool sees_foreign(const emulated_function &f, const void *argument)
 {
     for (size_t at = 0; at + 8 <= f.bytes; at += 8) {
         uint64_t word;
         memcpy(&word, (const char *)argument + at, sizeof word);
         if (is_foreign(word)) {
-            printf("emulator: byte %zu of a kernel's argument begins %#llx, which is the host's\n",
-                   at, (unsigned long long)word);
+            printf("emulator: byte %zu of a kernel's argument begins %#llx, no memory of device %d\n",
+                   at, (unsigned long long)word, current);
             return true;
         }
     }
@@ -419,7 +435,7 @@ cudaError_t cudaLaunchKernel(const emulated_function &f, dim3 blocks, dim3 threa
         return answer(cudaErrorInvalidValue);
     if ((int)shared_bytes > (s.opted.count(f.entry) ? s.opted[f.entry] : 49152))
         return answer(cudaErrorInvalidValue);
-    if (sees_host(f, arguments[0]))
+    if (sees_foreign(f, arguments[0]))
         return answer(cudaErrorLaunchFailure);
     l.blocks = (int)blocks.x;
     l.threads = (int)threads.x;

@@ -92,6 +92,9 @@ void emulated_fail(const char *function, int count, cudaError_t error);
 /* How often this thread has called a function. */
 long emulated_calls(const char *function);
 
+/* Allocations that have not been given back. */
+long emulated_allocations(void);
+
 /* Capture: work put on streams from begin to end makes a graph, and waiting or what else is no work
  * is an error. launch() repeats the work and waits for it: cudaSuccess or what went wrong. */
 void emulated_capture_begin(void);

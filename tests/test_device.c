@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The cuda backend's side of the host, on emulated devices: memory of the host, of one device and of
+ * another, what is refused, what fails and is told, graphs.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn/attn.h"
+#include "emulator/runtime.h"
+#include "expect.h"
+
+enum { B = 3, TQ = 12, TK = 20, HQ = 2, HKV = 1, D = 8, MANY = 1100 };
+
+/* One call: packed, with rows of no query, an empty sequence and one without keys. */
+static struct {
+    _Alignas(64) uint16_t q[TQ * HQ * D], k[TK * HKV * D], v[TK * HKV * D], out[TQ * HQ * D];
+    float lse[HQ * TQ];
+} t, before;
+static int32_t cu_q[B + 1], cu_k[B + 1];
+static uint16_t expected[TQ * HQ * D];
+static float expected_lse[HQ * TQ];
+
+static void fill(void)
+{
+    static const int32_t starts_q[B + 1] = {0, 5, 5, 9}, starts_k[B + 1] = {0, 17, 18, 18};
+    for (int n = 0; n < TQ * HQ * D; n++)
+        t.q[n] = (uint16_t)(0x3c00 + n * 37 % 512); /* 1 to 2, in f16 */
+    for (int n = 0; n < TK * HKV * D; n++) {
+        t.k[n] = (uint16_t)(0xb800 + n * 53 % 1024);
+        t.v[n] = (uint16_t)(0x3800 + n * 71 % 1024);
+    }
+    memset(t.out, 0xff, sizeof t.out);
+    memset(t.lse, 0xff, sizeof t.lse);
+    memcpy(cu_q, starts_q, sizeof cu_q);
+    memcpy(cu_k, starts_k, sizeof cu_k);
+    before = t;
+}
+
+static attn_desc desc(void)
+{
+    attn_desc d = attn_desc_init();
+    d.batch = B;
+    d.heads_q = HQ;
+    d.heads_kv = HKV;
+    d.head_dim = D;
+    d.query.layout = d.key.layout = ATTN_PACKED;
+    d.query.tokens = TQ;
+    d.key.tokens = TK;
+    d.query.cu_seqlens.data = cu_q;
+    d.key.cu_seqlens.data = cu_k;
+    d.q.data = t.q;
+    d.k.data = t.k;
+    d.v.data = t.v;
+    d.out.data = t.out;
+    d.lse.data = t.lse;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_F16;
+    return d;
+}
+
+static attn_context *context(attn_backend backend)
+{
+    attn_options o = attn_options_init();
+    attn_context *c = NULL;
+    o.backend = backend;
+    if (attn_context_create(&c, &o) != ATTN_OK)
+        exit(1);
+    return c;
+}
+
+/* All tensors to device n, -1 for the host. */
+static void move(int n, int managed) { emulated_own(&t, sizeof t, n, managed); }
+
+static bool as_expected(void)
+{
+    return memcmp(t.out, expected, sizeof expected) == 0 &&
+           memcmp(t.lse, expected_lse, sizeof expected_lse) == 0;
+}
+
+static bool untouched(void) { return memcmp(&t, &before, sizeof t) == 0; }
+
+/* A call is refused with the status, in words that have `word`, and nothing is written. */
+static void expect_refused(const char *what, attn_backend backend, const attn_desc *d,
+                           attn_status status, const char *word)
+{
+    attn_context *c = context(backend);
+    const attn_status got = attn_forward(c, d);
+    EXPECT(got == status && strstr(attn_last_message(c), word), "%s: %s, \"%s\"; expected %s and %s",
+           what, attn_status_name(got), attn_last_message(c), attn_status_name(status), word);
+    EXPECT(untouched(), "%s: something was written", what);
+    attn_context_destroy(c);
+}
+
+static void expect_result(const char *what, attn_backend backend, const attn_desc *d)
+{
+    attn_context *c = context(backend);
+    fill();
+    const attn_status got = attn_forward(c, d);
+    const cudaError_t error = cudaStreamSynchronize(NULL);
+    EXPECT(got == ATTN_OK && error == cudaSuccess, "%s: %s, \"%s\", %s", what,
+           attn_status_name(got), attn_last_message(c), cudaGetErrorString(error));
+    EXPECT(as_expected(), "%s: other results", what);
+    EXPECT(emulated_allocations() == 0, "%s: %ld allocations are left", what,
+           emulated_allocations());
+    fill();
+    attn_context_destroy(c);
+}
+
+static int serving(attn_backend backend, const attn_desc *d)
+{
+    attn_explanation e = attn_explanation_init();
+    attn_context *c = context(backend);
+    const attn_status status = attn_explain(c, d, ATTN_PASS_FORWARD, &e);
+    attn_context_destroy(c);
+    return status == ATTN_OK && e.chosen >= 0 ? (int)e.candidates[e.chosen].backend : -1;
+}
+
+/* ---- Which backend, which memory ------------------------------------------------------------- */
+
+/* A program that keeps to the CPU begins no work with a device. */
+static void test_idle(void)
+{
+    const attn_desc d = desc();
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK, "auto: %s", attn_last_message(NULL));
+    EXPECT(emulated_calls("cudaPointerGetAttributes") == 0, "the CPU's call begins work on a device");
+    fill();
+}
+
+static void test_choice(void)
+{
+    const attn_desc d = desc();
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CPU, "host memory, not to the CPU");
+    expect_result("host memory", ATTN_BACKEND_CUDA, &d);
+    move(0, 0);
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CUDA, "a device's memory, not to it");
+    const long waits = emulated_calls("cudaStreamSynchronize");
+    expect_result("a device's memory", ATTN_BACKEND_AUTO, &d);
+    EXPECT(emulated_calls("cudaStreamSynchronize") == waits + 1, "the call waits for its stream");
+    expect_refused("cpu, a device's memory", ATTN_BACKEND_CPU, &d, ATTN_UNSUPPORTED, "q: lies");
+    move(0, 1);
+    expect_result("managed memory", ATTN_BACKEND_AUTO, &d);
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CUDA, "managed memory, not to the device");
+    EXPECT(serving(ATTN_BACKEND_CPU, &d) == ATTN_BACKEND_CPU, "managed memory, refused by the CPU");
+    move(-1, 0);
+    emulated_own(&t, sizeof t, 1, 0);
+    expect_result("another device", ATTN_BACKEND_AUTO, &d);
+    int current = -1;
+    cudaGetDevice(&current);
+    EXPECT(current == 0, "device %d after a call on device 1", current);
+    move(-1, 0);
+}
+
+static void test_mixtures(void)
+{
+    attn_desc d = desc();
+    emulated_own(t.k, sizeof t.k, 0, 0);
+    expect_refused("k on a device", ATTN_BACKEND_AUTO, &d, ATTN_INVALID_CONFLICT, "k: lies in memory of");
+    emulated_own(t.k, sizeof t.k, -1, 0);
+    emulated_own(t.q, sizeof t.q, 1, 0);
+    emulated_own(t.k, (size_t)((char *)(&t + 1) - (char *)t.k), 0, 0);
+    expect_refused("q on another", ATTN_BACKEND_AUTO, &d, ATTN_INVALID_CONFLICT, "q in memory of device 1");
+    emulated_own(t.k, 0, -1, 0);
+    emulated_own(t.q, 0, -1, 0);
+
+    move(0, 0);
+    emulated_own(cu_k, sizeof cu_k, 0, 0);
+    expect_refused("lengths on a device", ATTN_BACKEND_AUTO, &d, ATTN_UNSUPPORTED, "key.cu_seqlens");
+    emulated_own(cu_k, sizeof cu_k, -1, 0);
+    d.probs_fn = (attn_probs_fn)abort;
+    expect_refused("probs_fn", ATTN_BACKEND_AUTO, &d, ATTN_UNSUPPORTED, "probs_fn");
+    move(-1, 0);
+}
+
+static void test_workspaces(void)
+{
+    attn_desc d = desc();
+    void *room;
+    d.workspace_bytes = 1 << 20;
+    d.workspace = aligned_alloc(64, d.workspace_bytes);
+    expect_result("own workspace", ATTN_BACKEND_CUDA, &d);
+    cudaMalloc(&room, d.workspace_bytes);
+    move(0, 0);
+    expect_refused("host workspace", ATTN_BACKEND_AUTO, &d, ATTN_INVALID_WORKSPACE, "workspace");
+    free(d.workspace);
+    d.workspace = room;
+    fill();
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK && cudaStreamSynchronize(NULL) == cudaSuccess &&
+               as_expected() && emulated_allocations() == 1,
+           "workspace on the device: \"%s\"", attn_last_message(NULL));
+    fill();
+    move(-1, 0);
+    expect_refused("workspace on the device", ATTN_BACKEND_CUDA, &d, ATTN_INVALID_WORKSPACE,
+                   "workspace");
+    cudaFree(room);
+}
+
+static void test_devices(void)
+{
+    const attn_desc d = desc();
+    emulated_set_machine((struct emulated_machine){0, 80, 166912});
+    expect_refused("no device", ATTN_BACKEND_CUDA, &d, ATTN_NO_DEVICE, "no CUDA-capable device");
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CPU, "no device, and not the CPU");
+    emulated_set_machine((struct emulated_machine){1, 75, 65536});
+    expect_refused("an old device", ATTN_BACKEND_CUDA, &d, ATTN_NO_DEVICE, "7.5");
+    emulated_set_machine((struct emulated_machine){1, 80, 1024});
+    expect_refused("little shared memory", ATTN_BACKEND_CUDA, &d, ATTN_UNSUPPORTED, "1024");
+    emulated_set_machine((struct emulated_machine){2, 86, 99 << 10});
+    expect_result("a device again", ATTN_BACKEND_CUDA, &d);
+}
+
+/* ---- What fails ----------------------------------------------------------------------------- */
+
+/* Each call of the function that attn_forward() makes fails once, and there are `least` of them or
+ * more. `later`: a failure that the call may not hear of, but who waits for the stream. */
+static void fail_each(const char *function, cudaError_t error, attn_status status, int least,
+                      bool later)
+{
+    const attn_desc d = desc();
+    attn_context *c = context(ATTN_BACKEND_CUDA);
+    int n = 1;
+    for (; n < 50; n++) {
+        emulated_fail(function, n, error);
+        attn_status got = attn_forward(c, &d);
+        EXPECT(cudaGetLastError() == cudaSuccess, "%s, call %d fails: the error stays", function, n);
+        const cudaError_t waited = cudaStreamSynchronize(NULL);
+        cudaGetLastError();
+        if (later && got == ATTN_OK && waited == error) {
+            got = status;
+        } else if (got != ATTN_OK) {
+            EXPECT(strstr(attn_last_message(c), cudaGetErrorString(error)) != NULL,
+                   "%s, call %d fails: \"%s\"", function, n, attn_last_message(c));
+        }
+        emulated_fail(NULL, 0, cudaSuccess);
+        EXPECT(got == status || got == ATTN_OK, "%s, call %d fails: %s", function, n,
+               attn_status_name(got));
+        EXPECT(emulated_allocations() == 0, "%s, call %d fails: %ld allocations are left", function,
+               n, emulated_allocations());
+        if (got == ATTN_OK)
+            break;
+        fill();
+        EXPECT(attn_forward(c, &d) == ATTN_OK && cudaStreamSynchronize(NULL) == cudaSuccess &&
+                   as_expected(), "%s, call %d fails: then \"%s\"", function, n,
+               attn_last_message(c));
+        fill();
+    }
+    EXPECT(n > least && n < 50, "%s: %d failures told", function, n - 1);
+    fill();
+    attn_context_destroy(c);
+}
+
+static void test_failures(void)
+{
+    for (int device = -1; device < 1; device++) {
+        move(device, 0);
+        fail_each("cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 1, false);
+        fail_each("cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
+        fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
+        fail_each("kernel", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, device == 0);
+        if (device < 0) {
+            fail_each("cudaMemcpyAsync", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
+            fail_each("cudaStreamSynchronize", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
+        }
+    }
+    move(-1, 0);
+}
+
+/* ---- Graphs; many lengths -------------------------------------------------------------------- */
+
+static void test_graph(void)
+{
+    const attn_desc d = desc();
+    move(0, 0);
+    emulated_capture_begin();
+    const attn_status status = attn_forward(NULL, &d);
+    emulated_capture_end();
+    EXPECT(status == ATTN_OK && untouched(), "capture: \"%s\"", attn_last_message(NULL));
+    for (int n = 0; n < 2; n++) {
+        memset(t.out, 0xff, sizeof t.out);
+        memset(cu_q, 0x7f, sizeof cu_q); /* the host's lengths have been looked at */
+        memset(cu_k, 0x7f, sizeof cu_k);
+        EXPECT(emulated_graph_launch() == cudaSuccess && as_expected(), "launch %d of a graph", n);
+    }
+    move(-1, 0);
+    fill();
+    emulated_capture_begin(); /* host memory cannot be part of one, and says so */
+    expect_refused("capture of host memory", ATTN_BACKEND_CUDA, &d, ATTN_DEVICE_ERROR, "captur");
+    emulated_capture_end();
+}
+
+/* More lengths than one kernel's argument holds. */
+static void test_many(void)
+{
+    static uint16_t x[MANY], y[MANY];
+    static int32_t cu[MANY + 1];
+    attn_desc d = attn_desc_init();
+    for (int n = 0; n < MANY; n++) {
+        x[n] = (uint16_t)(0x3c00 + n % 1024);
+        cu[n + 1] = n + 1;
+    }
+    d.batch = MANY;
+    d.heads_q = d.head_dim = 1;
+    d.query.layout = ATTN_PACKED;
+    d.query.tokens = MANY;
+    d.query.cu_seqlens.data = cu;
+    d.key = d.query;
+    d.q.data = d.k.data = d.v.data = x;
+    d.out.data = y;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_F16;
+    emulated_own(x, sizeof x, 0, 0);
+    emulated_own(y, sizeof y, 0, 0);
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK && cudaStreamSynchronize(NULL) == cudaSuccess &&
+               memcmp(x, y, sizeof x) == 0,
+           "%d sequences of one token: \"%s\"", MANY, attn_last_message(NULL));
+    emulated_own(x, sizeof x, -1, 0);
+    emulated_own(y, sizeof y, -1, 0);
+}
+
+/* Calls that are the host's alone say so. */
+static void test_host_calls(void)
+{
+    static uint8_t keep[HQ * TQ * TK];
+    attn_desc d = attn_desc_init();
+    attn_score_output mask = {keep, ATTN_BOOL, 0, 0, 0, 0};
+    d.batch = 1;
+    d.heads_q = HQ;
+    d.head_dim = D;
+    d.query.seqlen = TQ;
+    d.key.seqlen = TK;
+    d.dropout = 0.5;
+    emulated_own(keep, sizeof keep, 0, 0);
+    EXPECT(attn_dropout_mask(NULL, &d, &mask) == ATTN_UNSUPPORTED &&
+               strstr(attn_last_message(NULL), "keep: lies"),
+           "a keep mask on a device: \"%s\"", attn_last_message(NULL));
+    emulated_own(keep, sizeof keep, -1, 0);
+    EXPECT(attn_dropout_mask(NULL, &d, &mask) == ATTN_OK, "a keep mask: \"%s\"",
+           attn_last_message(NULL));
+}
+
+int main(void)
+{
+    report_begin("device");
+    unsetenv("ATTN_BACKEND");
+    fill();
+    test_idle();
+
+    attn_desc d = desc();
+    attn_context *c = context(ATTN_BACKEND_CUDA);
+    EXPECT(attn_forward(c, &d) == ATTN_OK, "cuda: %s", attn_last_message(c));
+    attn_context_destroy(c);
+    memcpy(expected, t.out, sizeof expected);
+    memcpy(expected_lse, t.lse, sizeof expected_lse);
+    EXPECT(!untouched(), "nothing was written");
+    fill();
+
+    test_choice();
+    test_mixtures();
+    test_workspaces();
+    test_devices();
+    test_failures();
+    test_graph();
+    test_many();
+    test_host_calls();
+
+    emulated_set_machine((struct emulated_machine){-1, 0, 0}); /* and none comes */
+    expect_refused("no driver", ATTN_BACKEND_CUDA, &d, ATTN_NO_DEVICE, "no driver");
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK, "auto, no driver: %s", attn_last_message(NULL));
+    return report_end();
+}
