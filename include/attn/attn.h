@@ -314,7 +314,8 @@ typedef struct attn_desc {
                                 staying as those of bias */
     attn_output dsink;       /* [Hq], as sink */
 
-    /* Scratch memory. Null: taken from the context's allocator for the time of the call. */
+    /* Scratch memory, where the tensors lie. Null: taken for the time of the call, from the context's
+     * allocator, or from the device's where tensors lie on one. */
     void *workspace; /* aligned to 64 bytes */
     size_t workspace_bytes;
 } attn_desc;
