@@ -33,28 +33,43 @@ static cudaError_t count_devices(int *count)
     return error;
 }
 
+/* The driver's question whether a device is in use, which begins no work with it: the runtime has
+ * none. Null where there is no driver. */
+static void *primary_state(void)
+{
+    static void *_Atomic known;
+    enum cudaDriverEntryPointQueryResult result;
+    void *function = atomic_load(&known);
+    if (function)
+        return function;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &result);
+    forget(error);
+    if (error != cudaSuccess)
+        return NULL;
+    atomic_store(&known, function);
+    return function;
+}
+
 /* Whether anybody in this process works with a device. Otherwise no memory is a device's, and the
- * question alone would begin work with one, which takes long and a good part of its memory. */
+ * runtime's question alone would begin work with one, which takes long and a good part of its
+ * memory. */
 static bool in_use(void)
 {
-    int (*primary_state)(int device, unsigned *flags, int *active);
-    enum cudaDriverEntryPointQueryResult result;
-    void *function = NULL;
+    int (*is_active)(int device, unsigned *flags, int *active);
     int devices;
     if (atomic_load(&seen) != UNKNOWN)
         return atomic_load(&seen) == IN_USE;
     if (count_devices(&devices) != cudaSuccess)
         return false;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &result);
-    forget(error);
-    if (error != cudaSuccess || !function)
+    void *const function = primary_state();
+    if (!function)
         return false;
-    memcpy(&primary_state, &function, sizeof function);
+    memcpy(&is_active, &function, sizeof function);
     for (int n = 0; n < devices; n++) {
         unsigned flags;
         int active = 0;
-        if (primary_state(n, &flags, &active) == 0 && active) {
+        if (is_active(n, &flags, &active) == 0 && active) {
             atomic_store(&seen, IN_USE);
             return true;
         }
