@@ -18,8 +18,8 @@
  *
  * All products hold a tile of 16 rows by 8 columns in the same way, as mma does: with g = lane / 4,
  * the elements 0 and 1 are of row g, 2 and 3 of row g + 8, and the four lanes of a quad share a row.
- * Of scores they are columns 2 (lane % 4) and the next; of out the type says which. A warp has one or
- * more such bands of 16 rows, M of them, and their tiles band by band. An element type
+ * Of scores they are columns 2 (lane % 4) and the next; of out the type says which. A warp has M
+ * such bands of 16 rows, and their tiles band by band. An element type
  * T, of fwd_half.h, fwd_f32.h and fwd_f64.h, names
  *
  *   element, real             as stored; what it computes in
@@ -38,8 +38,8 @@
 
 namespace fwd {
 
-/* A kernel's sizes: of head_dim or, if CUT, of pieces of it; of columns of out; keys in a tile; bands
- * of rows of a warp; warps along rows and along keys. */
+/* A kernel's sizes: of head_dim or, if CUT, of pieces of it; of columns of out; keys in a tile;
+ * bands of rows of a warp; warps along rows and along keys. */
 template <class T_, int D_, int DV_, int KEYS_, int M_, int ROW_WARPS_, int KEY_WARPS_, bool CUT_>
 struct sizes {
     typedef T_ T;
@@ -50,7 +50,7 @@ struct sizes {
     static constexpr int ROW_WARPS = ROW_WARPS_, KEY_WARPS = KEY_WARPS_;
     static constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS;
     static constexpr int ROWS = 16 * M * ROW_WARPS, PART = KEYS / KEY_WARPS; /* keys of a warp */
-    static constexpr int SIZE = sizeof(element), EACH = 16 / SIZE;       /* numbers copied at once */
+    static constexpr int SIZE = sizeof(element), EACH = 16 / SIZE; /* numbers copied at once */
     static constexpr int QUERIES = ROWS * D * SIZE; /* bytes; if CUT, ahead of a stage's keys */
     static constexpr int KEY_STAGE = KEYS * D * SIZE + (CUT ? QUERIES : 0);
     static constexpr int VALUE_STAGE = KEYS * DV * SIZE;
@@ -98,7 +98,9 @@ template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct 
     w->found = item < *(const int *)(a->workspace + f->count);
     if (!w->found)
         return;
-    const struct attn_cuda_item x = ((const struct attn_cuda_item *)(a->workspace + f->items))[item];
+    const struct attn_cuda_item *const items =
+        (const struct attn_cuda_item *)(a->workspace + f->items);
+    const struct attn_cuda_item x = items[item];
     w->s = attn_sequence_of(p, x.sequence);
     const struct share::cut c = share::cut_of(a, &w->s);
     const struct attn_range see = share::keys_of(a, &w->s, &c, x.tile, x.split);
@@ -147,7 +149,8 @@ struct run {
     int64_t stride, given, first, n;
 };
 
-/* To a tile of `rows` rows of WIDTH numbers, 0 where none are given; 16 bytes at once, on the side. */
+/* To a tile of `rows` rows of WIDTH numbers, 0 where none are given; 16 bytes at once, on the
+ * side. */
 template <class S, int WIDTH> DEVICE void copy_run(char *to, int rows, const struct run &x)
 {
     constexpr int CHUNKS = WIDTH / S::EACH;
@@ -491,8 +494,8 @@ DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
 
 /* ---- The kernel ----------------------------------------------------------------------------- */
 
-/* A warp's sums over the part-th part of all tiles of keys; `cleaned`: with 0 for values that are not
- * finite. */
+/* A warp's sums over the part-th part of all tiles of keys; `cleaned`: with 0 for values that are
+ * not finite. */
 template <class S>
 DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *tiles, int base,
                    int part, bool cleaned, typename S::real (*out)[4], struct state<S> *r)
