@@ -37,9 +37,9 @@ static bool find_room(const struct attn_problem *p, const struct attn_cuda_forwa
                       struct room *r)
 {
     *r = (struct room){{0, 0}, 0};
-    return is_empty(p) || (attn_cuda_image_plan(&r->image, p) && f->workspace <= PTRDIFF_MAX &&
-                           !__builtin_add_overflow(r->image.bytes, (int64_t)f->workspace,
-                                                   &r->bytes));
+    return is_empty(p) ||
+           (attn_cuda_image_plan(&r->image, p) && f->workspace < (size_t)ATTN_CUDA_TOO_MANY &&
+            !__builtin_add_overflow(r->image.bytes, (int64_t)f->workspace, &r->bytes));
 }
 
 /* The device's number, or a refusal: there is none, or none that the kernels are for. */

@@ -18,7 +18,18 @@ enum {
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+static int64_t parts_of(int64_t n, int64_t size) { return n / size + (n % size > 0); }
+
+/* a b, both at least 0; ATTN_CUDA_TOO_MANY stands for all that is more. */
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t product;
+    const bool fits = !__builtin_mul_overflow(a, b, &product);
+    return fits ? min64(product, ATTN_CUDA_TOO_MANY) : ATTN_CUDA_TOO_MANY;
+}
+
+/* Rows of the longest sequence. */
+static int64_t longest_of(const struct attn_problem *p) { return times(p->query.max, p->group); }
 
 static const struct attn_cuda_pair *table_of(attn_dtype t)
 {
@@ -47,26 +58,26 @@ const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int64_
 /* Keys, or rows, of all sequences together at most. */
 static int64_t all_of(const struct attn_problem *p, const struct attn_axis *a)
 {
-    return a->cu ? min64(a->rows, p->batch * a->max) : p->batch * a->max;
+    return a->cu ? min64(a->rows, times(p->batch, a->max)) : times(p->batch, a->max);
 }
 
 /* Room that a form's list and partial results need; bounds that hold for any lengths. */
 static void bound_form(const struct attn_problem *p, const struct attn_cuda_instance *k, int form,
                        struct attn_cuda_form *f)
 {
-    const int64_t longest = p->query.max * p->group;
+    const int64_t longest = longest_of(p);
     const int64_t rows = form == ATTN_CUDA_SHORT ? min64(longest, k->rows) : longest;
     const int64_t tiles =
-        min64(p->batch * parts_of(rows, k->rows),
-              all_of(p, &p->query) * p->group / k->rows + p->batch); /* each rounded up */
+        min64(times(p->batch, parts_of(rows, k->rows)),
+              times(all_of(p, &p->query), p->group) / k->rows + p->batch); /* each rounded up */
     const int64_t keys = all_of(p, &p->key);
     f->rows = k->rows;
     f->chunk = form == ATTN_CUDA_SHORT ? SHORT_CHUNK : TALL_CHUNK;
     f->slot_rows = min64(rows, k->rows);
     f->slots = 0;
     if (p->key.max >= 2 * f->chunk) /* a sequence of n tiles has splits of n chunks, or longer */
-        f->slots = min64(min64(parts_of(rows, k->rows), MOST_TILES) * MOST_SPLITS * p->batch,
-                         keys / f->chunk + MOST_TILES * p->batch);
+        f->slots = min64(times(min64(parts_of(rows, k->rows), MOST_TILES) * MOST_SPLITS, p->batch),
+                         keys / f->chunk + times(MOST_TILES, p->batch));
     f->most = rows > 0 ? tiles + f->slots : 0;
 }
 
@@ -80,10 +91,11 @@ static void place_form(const struct attn_problem *p, struct attn_cuda_form *f, s
 {
     const int64_t real = attn_dtype_size(attn_compute_dtype(p->dtype));
     place(workspace, &f->count, (int64_t)sizeof(int32_t));
-    place(workspace, &f->firsts, p->batch * (int64_t)sizeof(int32_t));
-    place(workspace, &f->items, f->most * (int64_t)sizeof(struct attn_cuda_item));
+    place(workspace, &f->firsts, times(p->batch, (int64_t)sizeof(int32_t)));
+    place(workspace, &f->items, times(f->most, (int64_t)sizeof(struct attn_cuda_item)));
     place(workspace, &f->partials,
-          f->slots * p->heads_kv * f->slot_rows * (p->head_dim_v + 2) * real);
+          times(times(times(f->slots, p->heads_kv), f->slot_rows),
+                times(p->head_dim_v + 2, real)));
 }
 
 static void add(struct attn_cuda_forward *f, attn_cuda_function function, int64_t blocks,
@@ -95,7 +107,7 @@ static void add(struct attn_cuda_forward *f, attn_cuda_function function, int64_
 /* Whether a sequence of this form may be there. */
 static bool may_be(const struct attn_problem *p, const struct attn_cuda_form *form, int which)
 {
-    const int64_t longest = p->query.max * p->group;
+    const int64_t longest = longest_of(p);
     const bool alike = !p->query.cu && !p->query.used;
     if (which == ATTN_CUDA_TALL)
         return longest > form[ATTN_CUDA_SHORT].rows;
@@ -113,12 +125,12 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
         bound_form(p, &pair->form[n], n, &f->form[n]);
     for (int n = 0; n < ATTN_CUDA_FORMS; n++) {
         struct attn_cuda_form *form = &f->form[n];
-        if (!may_be(p, f->form, n) || p->batch * p->heads_kv == 0)
+        if (!may_be(p, f->form, n) || p->batch == 0 || p->heads_kv == 0)
             form->most = form->slots = 0;
         place_form(p, form, &f->workspace);
         listed = listed || form->most > 0;
         if (form->slots > 0)
-            combined = max64(combined, min64(p->query.max * p->group, MOST_TILES * form->rows));
+            combined = max64(combined, min64(longest_of(p), MOST_TILES * form->rows));
     }
     if (listed)
         add(f, attn_cuda_list, ATTN_CUDA_FORMS, LIST_THREADS, LIST_SHARED, 0);
@@ -126,12 +138,13 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
         const struct attn_cuda_instance *k = &pair->form[n];
         if (f->form[n].most > 0)
             add(f, k->function,
-                f->form[n].most * p->heads_kv * parts_of(p->head_dim_v, k->columns), k->threads,
-                k->shared, n);
+                times(times(f->form[n].most, p->heads_kv), parts_of(p->head_dim_v, k->columns)),
+                k->threads, k->shared, n);
     }
     if (combined > 0)
         add(f, attn_cuda_combine[p->dtype],
-            p->batch * p->heads_kv * parts_of(combined, COMBINE_ROWS), COMBINE_THREADS, 0, 0);
+            times(times(p->batch, p->heads_kv), parts_of(combined, COMBINE_ROWS)),
+            COMBINE_THREADS, 0, 0);
 }
 
 void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,

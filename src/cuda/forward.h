@@ -21,6 +21,9 @@ extern "C" {
 enum { ATTN_CUDA_SHORT, ATTN_CUDA_TALL, ATTN_CUDA_FORMS };
 enum { ATTN_CUDA_LAUNCHES = 4 }; /* at most */
 
+/* Sizes and numbers of blocks that are larger count as this many, which no device has. */
+#define ATTN_CUDA_TOO_MANY (INT64_C(1) << 58)
+
 /* A part of a sequence that a block computes for one key/value head. */
 struct attn_cuda_item {
     int32_t sequence;
@@ -82,7 +85,8 @@ struct attn_cuda_launch {
 struct attn_cuda_forward {
     int32_t count;
     struct attn_cuda_launch launch[ATTN_CUDA_LAUNCHES];
-    size_t workspace; /* bytes, aligned to 256; need not be cleared */
+    size_t workspace; /* bytes, aligned to 256; need not be cleared; ATTN_CUDA_TOO_MANY or more: it
+                         cannot be had */
     struct attn_cuda_form form[ATTN_CUDA_FORMS];
 };
 
