@@ -87,7 +87,7 @@ INLINE vec vec_ldexp(vec a, vec n)
 #if REAL_BITS == 32
 INLINE vec vec_from_f16(const uint16_t *p)
 {
-    vec a;
+    vec a = {0};
     for (int i = 0; i < VEC_N; i++)
         a[i] = attn_f16_to_f32(p[i]);
     return a;
@@ -95,7 +95,7 @@ INLINE vec vec_from_f16(const uint16_t *p)
 
 INLINE vec vec_from_bf16(const uint16_t *p)
 {
-    vec a;
+    vec a = {0};
     for (int i = 0; i < VEC_N; i++)
         a[i] = attn_bf16_to_f32(p[i]);
     return a;
