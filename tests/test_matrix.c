@@ -7,7 +7,7 @@
 int main(int argc, char **argv)
 {
     static const struct pass forward = {gen_problem, attn_forward};
-    const struct options o = options_parse(argc, argv, "matrix", 4000);
+    const struct options o = options_parse(argc, argv, "matrix", 3000);
     struct target targets[MOST_TARGETS];
 
     report_begin(o.program);
