@@ -6,6 +6,7 @@
 
 #include "context.h"
 #include "overlap.h"
+#include "place.h"
 
 static bool share_bytes(const struct attn_span *a, const struct attn_span *b)
 {
@@ -14,8 +15,21 @@ static bool share_bytes(const struct attn_span *a, const struct attn_span *b)
     return a->data && b->data && attn_bytes_overlap(&x, &y);
 }
 
+attn_status attn_check_host(const char *name, const void *data, struct attn_message *m)
+{
+    const struct attn_place place = attn_place_of(data);
+    return place.host ? ATTN_OK
+                      : attn_say(m, ATTN_UNSUPPORTED, "%s: lies in memory of device %d, and this "
+                                 "call is for host memory", name, (int)place.device);
+}
+
 attn_status attn_check_spans(const struct attn_span *spans, int count, struct attn_message *m)
 {
+    attn_status status = ATTN_OK;
+    for (int a = 0; a < count && status == ATTN_OK; a++)
+        status = attn_check_host(spans[a].name, spans[a].data, m);
+    if (status != ATTN_OK)
+        return status;
     for (int a = 0; a < count; a++)
         for (int b = a + 1; b < count; b++)
             if ((spans[a].written || spans[b].written) && share_bytes(&spans[a], &spans[b]))
@@ -65,16 +79,20 @@ static attn_status check_extents(int64_t batch, int64_t seqlen, struct attn_mess
 attn_status attn_packing_check(const struct attn_kept *kept, const attn_packing *packing,
                                int64_t *total, struct attn_message *m)
 {
-    const attn_status status = check_extents(kept->batch, kept->seqlen, m);
+    attn_status status = check_extents(kept->batch, kept->seqlen, m);
+    if (status == ATTN_OK)
+        status = attn_check_host("lengths", kept->lengths, m);
+    if (status == ATTN_OK)
+        status = attn_check_host("mask", kept->mask, m);
     if (status != ATTN_OK)
         return status;
     if (!packing)
         return attn_say(m, ATTN_INVALID_NULL, "packing: null");
     *total = 0;
     if (kept->lengths) {
-        const attn_status lengths = check_lengths(kept, total, m);
-        if (lengths != ATTN_OK)
-            return lengths;
+        status = check_lengths(kept, total, m);
+        if (status != ATTN_OK)
+            return status;
     } else if (kept->batch > 0 && kept->seqlen > 0) {
         if (!kept->mask)
             return attn_say(m, ATTN_INVALID_NULL, "mask: null");
@@ -180,6 +198,9 @@ static attn_status check_cu_seqlens(int64_t batch, const int32_t *cu, struct att
         return attn_say(m, ATTN_INVALID_OVERFLOW, "batch: %" PRId64, batch);
     if (!cu)
         return attn_say(m, ATTN_INVALID_NULL, "cu_seqlens: null");
+    const attn_status status = attn_check_host("cu_seqlens", cu, m);
+    if (status != ATTN_OK)
+        return status;
     if (cu[0] != 0)
         return attn_say(m, ATTN_INVALID_LENGTHS, "cu_seqlens[0]: %" PRId32 ", expected 0", cu[0]);
     for (int64_t b = 0; b < batch; b++)

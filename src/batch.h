@@ -17,8 +17,11 @@ struct attn_span {
     bool written;
 };
 
-/* Whether no written array shares a byte with another; ATTN_INVALID_OVERLAP names the two. Null
- * arrays share nothing. */
+/* Whether the host can read and write an array, which may be null; to be asked before it is read. */
+attn_status attn_check_host(const char *name, const void *data, struct attn_message *m);
+
+/* Whether the host can read and write all arrays, and no written one shares a byte with another;
+ * ATTN_INVALID_OVERLAP names the two. Null arrays share nothing. */
 attn_status attn_check_spans(const struct attn_span *spans, int count, struct attn_message *m);
 
 /* The tokens of [B, S] that are kept, by a mask or by lengths; the other is null. */

@@ -55,6 +55,9 @@ static attn_status check_indices(const int64_t *indices, const char *name, int64
         return attn_say(m, ATTN_INVALID_OVERFLOW, "%s: %" PRId64, name, count);
     if (!indices && count > 0)
         return attn_say(m, ATTN_INVALID_NULL, "indices: null");
+    const attn_status status = attn_check_host("indices", indices, m);
+    if (status != ATTN_OK)
+        return status;
     for (int64_t n = 0; n < count; n++)
         if (indices[n] < 0 || indices[n] >= rows)
             return attn_say(m, ATTN_INVALID_INDEX,
