@@ -18,7 +18,7 @@ template <class T> cudaError_t launch(void (*kernel)(T), const grid &g, T argume
 #ifdef __CUDACC__
     const void *const function = (const void *)kernel;
 #else
-    const emulated_function function = {(const void *)kernel, sizeof argument,
+    const emulated_function function = {(const void *)kernel, emulated_addresses(argument),
                                         [=] { kernel(argument); }};
 #endif
     const cudaError_t error = cudaFuncSetAttribute(

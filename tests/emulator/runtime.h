@@ -112,9 +112,23 @@ struct dim3 {
 /* A kernel with its argument. */
 struct emulated_function {
     const void *entry;
-    size_t bytes;              /* of the argument */
+    size_t bytes;              /* of the argument that may hold addresses */
     std::function<void()> run; /* as one thread */
 };
+
+/* The bytes of a kernel's argument that may hold addresses: all of them, once what lies between the
+ * members is 0 and does not pass for one. Compilers that cannot do that leave none. */
+template <class T> size_t emulated_addresses(T &argument)
+{
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&argument);
+    return sizeof argument;
+#endif
+#endif
+    (void)argument;
+    return 0;
+}
 
 cudaError_t cudaFuncSetAttribute(const emulated_function &f, cudaFuncAttribute attribute, int value);
 cudaError_t cudaLaunchKernel(const emulated_function &f, dim3 blocks, dim3 threads, void **arguments,
