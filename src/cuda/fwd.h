@@ -38,6 +38,14 @@
 
 namespace fwd {
 
+/* The names of a type that is computed in as it is stored. */
+template <class X> struct itself {
+    typedef X element, real;
+    static DEVICE X number(X x) { return x; }
+    static DEVICE X put(X x) { return x; }
+    static DEVICE X exp_of(X x) { return dev::exp(x); }
+};
+
 /* A kernel's sizes: of head_dim or, if CUT, of pieces of it; of columns of out; keys in a tile;
  * bands of rows of a warp; warps along rows and along keys. */
 template <class T_, int D_, int DV_, int KEYS_, int M_, int ROW_WARPS_, int KEY_WARPS_, bool CUT_>

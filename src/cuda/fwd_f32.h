@@ -11,12 +11,7 @@
 
 namespace fwd {
 
-struct f32 {
-    typedef float element, real;
-    static DEVICE float number(float x) { return x; }
-    static DEVICE float put(float x) { return x; }
-    static DEVICE float exp_of(float x) { return dev::exp(x); }
-
+struct f32 : itself<float> {
     /* Any 8 rows from a multiple of 8 on come from all banks. */
     template <int WIDTH> static DEVICE int place(int row, int chunk)
     {

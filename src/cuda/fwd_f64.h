@@ -11,12 +11,7 @@
 
 namespace fwd {
 
-struct f64 {
-    typedef double element, real;
-    static DEVICE double number(double x) { return x; }
-    static DEVICE double put(double x) { return x; }
-    static DEVICE double exp_of(double x) { return dev::exp(x); }
-
+struct f64 : itself<double> {
     /* 64 bytes of 2 rows, or 32 of rows 0, 2, 4, 6 or 1, 3, 5, 7, come from all banks. */
     template <int WIDTH> static DEVICE int place(int row, int chunk)
     {
