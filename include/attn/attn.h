@@ -459,7 +459,7 @@ ATTN_API attn_status attn_varlen(attn_context *context, attn_dtype dtype, int64_
  * --------------------------------------------------------------------------------------------- */
 
 /* What a packed batch made of a mask looks like. The caller brings the arrays; null = not
- * wanted. */
+ * wanted. These functions work on host memory; a device's is ATTN_UNSUPPORTED. */
 typedef struct attn_packing {
     int64_t *indices;    /* out, up to B * S: where each packed row stands in [B * S], ascending */
     int32_t *cu_seqlens; /* out, B + 1 */
