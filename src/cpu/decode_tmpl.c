@@ -9,11 +9,17 @@
  * fwd_tmpl.c, with the maximum of the first step in which a row sees a key as its first reference;
  * a row's sum stays spread over its KB lanes until the end. Values are added key by key.
  *
+ * Steps are done some at a time, a run of keys: the products of all, the softmax of all, then the
+ * values of all, so that no step waits for the one before. Results do not depend on how many: where
+ * something is to happen between two steps, the values before it are added first.
+ *
  * A long sequence is cut into chunks of keys, by its length alone, and merge() adds what they gave.
  */
 #include "cpu/tmpl.h"
 
 enum { ROWS = ATTN_DECODE_ROWS };
+enum { MOST_RB = 4 }; /* rows of a step */
+enum { RUN = 32 };    /* keys of a run, at most; a multiple of VEC_N */
 
 /* Scratch: for each head of the item its queries as words and its state. */
 struct head {
@@ -32,15 +38,34 @@ struct item {
     struct exponent scale;
     bool shaped;                  /* more than the scale goes into the scores */
     bool masked;                  /* rules beyond the band and the key mask may hide keys */
+    uint32_t first;               /* the lanes of a step's first key */
     struct attn_score_view bias;
-    struct attn_range see[ROWS + 4];
+    struct attn_range see[ROWS + MOST_RB];
+};
+
+/* What the rows see of the keys of a step, by the band and the key mask. */
+enum { SEE_NONE, SEE_SOME, SEE_ALL };
+
+/* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
+struct rows {
+    const elem *first, *next;  /* next is null where nothing is asked for */
+    int64_t apart, next_apart; /* elements from one row to the following one */
+    const elem *at[RUN];       /* paged: the rows themselves */
+};
+
+/* Keys j .. j + n - 1, all of them in work. */
+struct run {
+    int64_t j, n;
+    uint8_t see[RUN]; /* of each step */
+    bool paged;
+    struct rows k, v;
 };
 
 /* Rows of a step: as many as there are, up to 4, in a form that divides a vector. */
 static int64_t row_block(int64_t rows)
 {
-    const int64_t most = VEC_N < 4 ? VEC_N : 4;
-    const int64_t want = rows > 2 ? 4 : rows;
+    const int64_t most = VEC_N < MOST_RB ? VEC_N : MOST_RB;
+    const int64_t want = rows > 2 ? MOST_RB : rows;
     return want < most ? want : most;
 }
 
@@ -59,6 +84,9 @@ static void item_shape(struct item *t, const struct attn_problem *p, int64_t row
     t->rb = row_block(rows);
     t->kb = VEC_N / t->rb;
     t->groups = round_up(rows, t->rb) / t->rb;
+    t->first = 0;
+    for (int64_t r = 0; r < t->rb; r++)
+        t->first |= UINT32_C(1) << r * t->kb;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
@@ -84,22 +112,22 @@ static struct row row_at(const struct item *t, int64_t head_kv, int64_t r)
     return row;
 }
 
-/* VEC_N words from c on of a row of n words in d elements, 0 past its end. */
+/* VEC_N words from c on of a row of d elements, 0 past its end. */
 INLINE vec words_at(const elem *row, int64_t c, int64_t d)
 {
+    elem part[sizeof(vec) / sizeof(elem)];
     if ((c + VEC_N) * PAIR <= d)
         return word_load(row + c * PAIR);
-    elem part[PAIR * VEC_N] = {0};
-    memcpy(part, row + c * PAIR, (size_t)(d - c * PAIR) * sizeof(elem));
+    vec_load_some(part, row + c * PAIR, (d - c * PAIR) * (int64_t)sizeof(elem));
     return word_load(part);
 }
 
 INLINE vec values_at(const elem *row, int64_t c, int64_t dv)
 {
+    elem part[sizeof(vec) / sizeof(elem)];
     if (c + VEC_N <= dv)
         return elem_load(row + c);
-    elem part[VEC_N] = {0};
-    memcpy(part, row + c, (size_t)(dv - c) * sizeof(elem));
+    vec_load_some(part, row + c, (dv - c) * (int64_t)sizeof(elem));
     return elem_load(part);
 }
 
@@ -134,23 +162,53 @@ static void head_init(const struct item *t, const struct head *h)
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-/* Products of KB keys, each at k[], and RB rows. */
-INLINE vec dot(const struct item *t, const real *q, const elem *const *k, int64_t d, int rb)
+INLINE const elem *row_in(const struct rows *rows, bool paged, int64_t n)
+{
+    return paged ? rows->at[n] : rows->first + n * rows->apart;
+}
+
+/* Asks memory for some bytes of a row. */
+INLINE void fetch(const elem *row, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch((const char *)row + i);
+}
+
+/* s += products of VEC_N words from c on; memory is asked for as much of the KB rows `apart` from
+ * each other from `ahead` on, if that is not null. */
+INLINE void dot_words(const struct item *t, const real *q, const elem *const *k, const elem *ahead,
+                      int64_t apart, int64_t c, int64_t d, int rb, vec s[VEC_N])
 {
     const int kb = VEC_N / rb;
+    vec row[MOST_RB];
+    UNROLL for (int r = 0; r < rb; r++)
+        row[r] = vec_load(q + r * t->word_room + c);
+    if (ahead)
+        UNROLL for (int n = 0; n < kb; n++)
+            fetch(ahead + n * apart + c * PAIR, PAIR * VEC_N * (int64_t)sizeof(elem));
+    UNROLL for (int n = 0; n < kb; n++) {
+        const vec key = words_at(k[n], c, d);
+        UNROLL for (int r = 0; r < rb; r++)
+            s[r * kb + n] = vec_mac(key, row[r], s[r * kb + n]);
+    }
+}
+
+/* Products of the KB keys of a run from n0 on, in place of those past its end the last one, and RB
+ * rows. */
+INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb)
+{
+    const int64_t whole = t->d / (PAIR * VEC_N) * VEC_N;
+    const int64_t apart = run->k.next_apart;
+    const elem *k[VEC_N], *ahead = run->k.next ? run->k.next + n0 * apart : NULL;
     vec s[VEC_N];
+    UNROLL for (int n = 0; n < VEC_N / rb; n++)
+        k[n] = row_in(&run->k, run->paged, min64(n0 + n, run->n - 1));
     UNROLL for (int i = 0; i < VEC_N; i++)
         s[i] = vec_zero();
-    for (int64_t c = 0; c < words(d); c += VEC_N) {
-        vec row[4];
-        UNROLL for (int r = 0; r < rb; r++)
-            row[r] = vec_load(q + r * t->word_room + c);
-        UNROLL for (int n = 0; n < kb; n++) {
-            const vec key = words_at(k[n], c, d);
-            UNROLL for (int r = 0; r < rb; r++)
-                s[r * kb + n] = vec_mac(key, row[r], s[r * kb + n]);
-        }
-    }
+    for (int64_t c = 0; c < whole; c += VEC_N)
+        dot_words(t, q, k, ahead, apart, c, (c + VEC_N) * PAIR, rb, s);
+    if (whole * PAIR < t->d)
+        dot_words(t, q, k, ahead, apart, whole, t->d, rb, s);
     return vec_sums(s);
 }
 
@@ -199,43 +257,68 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
                       probability(s, t->scale, vec_load(r)));
 }
 
-/* Scores to probabilities; adds them to the sums, as Kahan does: a lane adds hundreds of numbers that
- * may all be alike, whose roundings would add up. */
-INLINE vec softmax(const struct item *t, const struct head *h, int64_t g, vec s)
+/* Adds probabilities to the sums, as Kahan does: a lane adds hundreds of numbers that may all be
+ * alike, whose roundings would add up. */
+INLINE void add_to_sums(const struct head *h, int64_t g, vec p)
 {
-    const vec r = vec_load(h->r + g * VEC_N);
-    vec p = probability(s, t->scale, r);
-    if (__builtin_expect(!vmask_all(below_limit(p, r)), 0))
-        p = raise_references(t, h, g, s);
     real *l = h->l + g * VEC_N, *lost = h->lost + g * VEC_N;
     const vec old = vec_load(l), more = vec_sub(p, vec_load(lost)), sum = vec_add(old, more);
     vec_store(l, sum);
     vec_store(lost, vec_sub(vec_sub(sum, old), more));
-    return p;
 }
 
-/* o += p v for KB keys, all seen by RB rows. */
-INLINE void mix(const struct item *t, real *o, const real *p, const elem *const *v, int64_t dv,
-                int rb)
+/* o += p v for some vectors of columns from c on, up to dv at most, and for keys `from` to `to` of a
+ * run, which all RB rows see; p: [steps][VEC_N]. */
+INLINE void mix_columns(const struct item *t, real *o, const real *p, const struct run *run,
+                        int64_t from, int64_t to, int64_t c, int64_t dv, int rb, int vectors)
 {
-    const int kb = VEC_N / rb;
-    for (int64_t c = 0; c < dv; c += VEC_N) {
-        vec value[VEC_N];
-        UNROLL for (int n = 0; n < kb; n++)
-            value[n] = values_at(v[n], c, dv);
-        UNROLL for (int r = 0; r < rb; r++) {
-            vec sum = vec_load(o + r * t->value_room + c);
-            UNROLL for (int n = 0; n < kb; n++)
-                sum = vec_fma(vec_set(p[r * kb + n]), value[n], sum);
-            vec_store(o + r * t->value_room + c, sum);
-        }
+    const uint64_t kb = (uint64_t)(VEC_N / rb);
+    vec sum[MOST_RB * 4];
+    UNROLL for (int i = 0; i < rb * vectors; i++)
+        sum[i] = vec_load(o + i / vectors * t->value_room + c + i % vectors * VEC_N);
+    for (int64_t n = from; n < to; n++) {
+        const elem *v = row_in(&run->v, run->paged, n);
+        const real *weight = p + (uint64_t)n / kb * VEC_N + (uint64_t)n % kb;
+        vec value[4];
+        UNROLL for (int i = 0; i < vectors; i++)
+            value[i] = values_at(v, c + i * VEC_N, dv);
+        if (run->v.next)
+            fetch(run->v.next + n * run->v.next_apart + c, vectors * VEC_N * (int64_t)sizeof(elem));
+        UNROLL for (int i = 0; i < rb * vectors; i++)
+            sum[i] = vec_fma(vec_set(weight[i / vectors * (int64_t)kb]), value[i % vectors], sum[i]);
     }
+    UNROLL for (int i = 0; i < rb * vectors; i++)
+        vec_store(o + i / vectors * t->value_room + c + i % vectors * VEC_N, sum[i]);
 }
 
-/* The first key or value of a step. */
-static const elem *step_at(const struct item *t, const struct attn_view *v, int64_t j, int64_t head)
+INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct run *run,
+                     int64_t from, int64_t to, int rb)
 {
-    return (const elem *)attn_view_at(v, &t->u->p->key, t->u->b, j, head, sizeof(elem));
+    const int vectors = rb < MOST_RB || MR * NV >= 16 ? 4 : 2; /* as registers have room for */
+    const int64_t whole = t->dv / VEC_N * VEC_N;
+    int64_t c = 0;
+    for (; c + vectors * VEC_N <= whole; c += vectors * VEC_N)
+        mix_columns(t, o, p, run, from, to, c, c + vectors * VEC_N, rb, vectors);
+    for (; c < whole; c += VEC_N)
+        mix_columns(t, o, p, run, from, to, c, c + VEC_N, rb, 1);
+    if (c < t->dv)
+        mix_columns(t, o, p, run, from, to, c, t->dv, rb, 1);
+}
+
+/* o += p v for keys `from` to `to` of a run; there may be none. */
+static NOINLINE void mix(const struct item *t, const struct head *h, int64_t g, const real *p,
+                         const struct run *run, int64_t from, int64_t to)
+{
+    real *o = h->o + g * t->rb * t->value_room;
+    if (from >= to)
+        return;
+    switch (t->rb) {
+    case 1: mix_rows(t, o, p, run, from, to, 1); break;
+    case 2: mix_rows(t, o, p, run, from, to, 2); break;
+#if VEC_N >= 4
+    default: mix_rows(t, o, p, run, from, to, 4); break;
+#endif
+    }
 }
 
 /* Products of query and key of group g become scores, by the plain rules: lane r * KB + n is that of
@@ -265,193 +348,159 @@ static NOINLINE void drop(const struct item *t, const struct head *h, int64_t g,
     }
 }
 
-/* Which lanes of group g see their key of the step at j, by the masks and by the range of keys that
- * is in work; whether all do. */
-static NOINLINE bool see(const struct item *t, const struct head *h, int64_t g, int64_t j,
-                         bool seen[VEC_N])
+/* The lanes of a step's first n keys. */
+INLINE uint32_t lanes_of(const struct item *t, int64_t n)
 {
-    bool all = true;
+    return t->first * ((UINT32_C(1) << n) - 1);
+}
+
+/* Which lanes of group g see their key, of n keys from j on, by all that may hide it. */
+static NOINLINE uint32_t see(const struct item *t, const struct head *h, int64_t g, int64_t j,
+                             int64_t n)
+{
+    uint32_t seen = 0;
     for (int64_t i = 0; i < VEC_N; i++) {
         const struct row row = row_at(t, h->head_kv, g * t->rb + i / t->kb);
         const int64_t key = j + i % t->kb;
-        seen[i] = key >= t->lo && key < t->hi && key >= row.see.lo && key < row.see.hi &&
-                  row_sees(&row, &t->bias, key);
-        all = all && seen[i];
+        if (i % t->kb < n && key >= row.see.lo && key < row.see.hi && row_sees(&row, &t->bias, key))
+            seen |= UINT32_C(1) << i;
     }
-    return all;
+    return seen;
 }
 
-/* -inf in place of scores of keys that are not seen. */
-INLINE vec hide(vec s, const bool seen[VEC_N])
-{
-    real score[VEC_N];
-    vec_store(score, s);
-    for (int64_t i = 0; i < VEC_N; i++)
-        score[i] = seen[i] ? score[i] : (real)-INFINITY;
-    return vec_load(score);
-}
-
-/* mix() for the keys that are seen, one by one, from the addresses v[]. */
-static NOINLINE void mix_seen(const struct item *t, real *o, const real *weight,
-                              const elem *const *v, const bool seen[VEC_N])
+/* mix() for the keys of the step at n0 that are seen, row by row. */
+static NOINLINE void mix_seen(const struct item *t, const struct head *h, int64_t g,
+                              const real *weight, const struct run *run, int64_t n0, uint32_t seen)
 {
     for (int64_t i = 0; i < VEC_N; i++) {
-        real *sums = o + i / t->kb * t->value_room;
-        for (int64_t c = 0; seen[i] && c < t->dv; c += VEC_N)
-            vec_store(sums + c, vec_fma(vec_set(weight[i]), values_at(v[i % t->kb], c, t->dv),
-                                        vec_load(sums + c)));
+        if (!(seen >> i & 1))
+            continue;
+        real *o = h->o + (g * t->rb + i / t->kb) * t->value_room;
+        const elem *v = row_in(&run->v, run->paged, n0 + i % t->kb);
+        for (int64_t c = 0; c < t->dv; c += VEC_N)
+            vec_store(o + c, vec_fma(vec_set(weight[i]), values_at(v, c, t->dv), vec_load(o + c)));
     }
 }
 
-/* KB keys from j on and their values, each at its own address, all of them in the range in work and
- * in every row's band. */
-INLINE void whole_step(const struct item *t, const struct head *h, int64_t j, const elem *const *k,
-                       const elem *const *v, int64_t d, int64_t dv, int rb)
+/* A run against group g of a head's rows. */
+INLINE void group_run(const struct item *t, const struct head *h, int64_t g, const struct run *run,
+                      int rb)
 {
-    for (int64_t g = 0; g < t->groups; g++) {
-        real weight[VEC_N], *o = h->o + g * rb * t->value_room;
-        bool seen[VEC_N];
-        const bool all = !t->masked || see(t, h, g, j, seen);
-        vec s = dot(t, h->q + g * rb * t->word_room, k, d, rb);
-        if (t->shaped)
-            s = shape(t, h, g, j, s);
-        if (!all)
-            s = hide(s, seen);
-        vec_store(weight, softmax(t, h, g, s));
-        if (t->u->p->dropout.on)
-            drop(t, h, g, j, weight);
-        if (all)
-            mix(t, o, weight, v, dv, rb);
-        else
-            mix_seen(t, o, weight, v, seen);
-    }
-}
-
-/* The n-th address of a step. */
-INLINE const elem *key_at(const struct item *t, const struct attn_view *v, const elem *first,
-                          int64_t j, int64_t n, int64_t head)
-{
-    if (!t->u->p->key.table)
-        return first + n * v->token;
-    return (const elem *)attn_view_at(v, &t->u->p->key, t->u->b, j + n, head, sizeof(elem));
-}
-
-static void any_step(const struct item *t, const struct head *h, int64_t j)
-{
-    const struct attn_problem *p = t->u->p;
-    const elem *k[VEC_N], *v[VEC_N];
-    const elem *first_k = step_at(t, &p->k, j, h->head_kv);
-    const elem *first_v = step_at(t, &p->v, j, h->head_kv);
-    for (int64_t n = 0; n < t->kb; n++) {
-        k[n] = key_at(t, &p->k, first_k, j, n, h->head_kv);
-        v[n] = key_at(t, &p->v, first_v, j, n, h->head_kv);
-    }
-    switch (t->rb) {
-    case 1: whole_step(t, h, j, k, v, t->d, t->dv, 1); break;
-    case 2: whole_step(t, h, j, k, v, t->d, t->dv, 2); break;
-#if VEC_N >= 4
-    default:
-        if (t->d == 128 && t->dv == 128)
-            whole_step(t, h, j, k, v, 128, 128, 4);
-        else
-            whole_step(t, h, j, k, v, t->d, t->dv, 4);
-#endif
-    }
-}
-
-/* The same where some row does not see some key, or the chunk ends within the step: such keys are
- * not read for the row, and keys that nobody sees are not read at all. */
-static NOINLINE void part_step(const struct item *t, const struct head *h, int64_t j)
-{
-    const struct attn_problem *p = t->u->p;
-    const elem *v[VEC_N];
-    for (int64_t n = 0; n < t->kb; n++)
-        v[n] = j + n < t->hi ? step_at(t, &p->v, j + n, h->head_kv) : NULL;
-    for (int64_t g = 0; g < t->groups; g++) {
-        real score[VEC_N] = {0}, weight[VEC_N];
-        bool seen[VEC_N];
-        see(t, h, g, j, seen);
-        for (int64_t i = 0; i < VEC_N; i++) {
-            if (!seen[i])
-                continue;
-            const elem *k = step_at(t, &p->k, j + i % t->kb, h->head_kv);
-            const real *q = h->q + (g * t->rb + i / t->kb) * t->word_room;
-            vec s[VEC_N];
-            for (int n = 0; n < VEC_N; n++)
-                s[n] = vec_zero();
-            for (int64_t c = 0; c < words(t->d); c += VEC_N)
-                s[0] = vec_mac(words_at(k, c, t->d), vec_load(q + c), s[0]);
-            score[i] = vec_first(vec_sums(s));
+    const int64_t kb = VEC_N / rb;
+    const real *q = h->q + g * rb * t->word_room;
+    real weight[RUN * MOST_RB];
+    for (int64_t n = 0; n < run->n; n += kb)
+        vec_store(weight + n * rb, dot(t, q, run, n, rb));
+    int64_t from = 0; /* values before it are added */
+    for (int64_t n = 0; n < run->n; n += kb) {
+        const int64_t j = run->j + n, keys = min64(kb, run->n - n);
+        const uint32_t all = lanes_of(t, keys);
+        const uint8_t sight = run->see[n / kb];
+        real *w = weight + n * rb;
+        if (sight == SEE_NONE) {
+            mix(t, h, g, weight, run, from, n);
+            from = n + kb;
+            continue;
         }
-        vec s = vec_load(score);
+        const uint32_t seen = sight == SEE_SOME || t->masked ? see(t, h, g, j, keys) : all;
+        vec s = vec_load(w);
         if (t->shaped)
             s = shape(t, h, g, j, s);
-        vec_store(weight, softmax(t, h, g, hide(s, seen)));
-        if (p->dropout.on)
-            drop(t, h, g, j, weight);
-        mix_seen(t, h->o + g * t->rb * t->value_room, weight, v, seen);
+        if (seen != all || keys < kb)
+            s = vec_select(vmask_of(seen), s, vec_set(-INFINITY));
+        const vec r = vec_load(h->r + g * VEC_N);
+        vec p = probability(s, t->scale, r);
+        if (__builtin_expect(!vmask_all(below_limit(p, r)), 0)) {
+            mix(t, h, g, weight, run, from, n);
+            from = n;
+            p = raise_references(t, h, g, s);
+        }
+        add_to_sums(h, g, p);
+        vec_store(w, p);
+        if (t->u->p->dropout.on)
+            drop(t, h, g, j, w);
+        if (seen != all) {
+            mix(t, h, g, weight, run, from, n);
+            from = n + kb;
+            mix_seen(t, h, g, w, run, n, seen);
+        }
     }
+    mix(t, h, g, weight, run, from, run->n);
+}
+
+static void head_run(const struct item *t, const struct head *h, const struct run *run)
+{
+    for (int64_t g = 0; g < t->groups; g++)
+        switch (t->rb) {
+        case 1: group_run(t, h, g, run, 1); break;
+        case 2: group_run(t, h, g, run, 2); break;
+#if VEC_N >= 4
+        default: group_run(t, h, g, run, 4); break;
+#endif
+        }
 }
 
 /* ---- A chunk --------------------------------------------------------------------------------- */
 
-/* Whether every row sees keys j .. j + kb - 1; *none: whether the key mask hides them all. */
-static bool step_whole(const struct item *t, int64_t j, bool *none)
+/* What the rows see of n keys from j on, by the band and the key mask. */
+static uint8_t sight(const struct item *t, int64_t j, int64_t n)
 {
     const struct attn_unit *u = t->u;
-    const int64_t end = min64(j + t->kb, t->hi);
-    int64_t kept = end - j;
-    if (u->key_mask) {
-        kept = 0;
-        for (int64_t n = j; n < end; n++)
-            kept += u->key_mask[n] != 0;
-    }
-    *none = kept == 0;
-    return kept == t->kb && j >= t->lo && attn_band_whole(u->band, 0, u->nq, j, j + t->kb);
+    int64_t kept = n;
+    for (int64_t i = 0; u->key_mask && i < n; i++)
+        kept -= u->key_mask[j + i] == 0;
+    return kept == 0                                           ? SEE_NONE
+           : kept == n && attn_band_whole(u->band, 0, u->nq, j, j + n) ? SEE_ALL
+                                                               : SEE_SOME;
 }
 
-/* Asks memory for the keys or values of the step at j, heads head0 .. head0 + heads - 1: for the
- * n-th share of them, which is in the order of memory where they are one array. Inlined, because a
- * compiler takes a function that does nothing else for one without effect. */
-INLINE void fetch_share(const struct item *t, const struct attn_view *v, int64_t j, int64_t head0,
-                        int64_t heads, int64_t n, int64_t width)
+/* Finds the rows of head head0 + n in a run, and which to ask memory for: those `ahead` keys further
+ * on, or, where the rows of all `heads` heads are one array, the n-th share of theirs, in the order of
+ * memory; none past the chunk. */
+static void find_rows(const struct item *t, const struct attn_view *v, const struct run *run,
+                      int64_t ahead, int64_t head0, int64_t heads, int64_t n, int64_t width,
+                      struct rows *rows)
 {
-    const int64_t size = (int64_t)sizeof(elem), share = t->kb * width * size;
-    const char *at = (const char *)step_at(t, v, j, head0);
-    if (v->head == width && v->token == heads * width) {
-        for (int64_t i = 0; i < share; i += 64)
-            __builtin_prefetch(at + n * share + i);
-        return;
-    }
-    for (int64_t k = 0; k < t->kb; k++)
-        for (int64_t i = 0; i < width * size; i += 64)
-            __builtin_prefetch(at + (k * v->token + n * v->head) * size + i);
+    const struct attn_axis *axis = &t->u->p->key;
+    const int64_t size = (int64_t)sizeof(elem), b = t->u->b, j = run->j;
+    const bool one = v->head == width && v->token == heads * width;
+    rows->first = (const elem *)attn_view_at(v, axis, b, j, head0 + n, size);
+    rows->apart = v->token;
+    rows->next = NULL;
+    rows->next_apart = one ? width : v->token;
+    for (int64_t i = 0; run->paged && i < run->n; i++)
+        rows->at[i] = (const elem *)attn_view_at(v, axis, b, j + i, head0 + n, size);
+    if (!run->paged && j + ahead + run->n <= t->hi)
+        rows->next = (const elem *)attn_view_at(v, axis, b, j + ahead, head0, size) +
+                     n * (one ? run->n * width : v->head);
 }
 
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
 {
-    enum { AHEAD = 8192 }; /* bytes of keys to be on their way */
+    enum { NEAR = 32768, AHEAD = 8192 }; /* bytes of keys: in a run; to be on their way */
     const struct attn_problem *p = t->u->p;
-    const int64_t step = t->kb * heads * t->d * (int64_t)sizeof(elem);
-    const int64_t ahead = t->kb * (1 + (AHEAD - 1) / step);
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
+    const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
+    const int64_t keys = min64(RUN, round_up(1 + NEAR / token, t->kb));
+    const int64_t ahead = round_up(1 + AHEAD / token, keys);
+    struct run run;
+    run.paged = p->key.table;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
-        for (int64_t j = t->lo / t->kb * t->kb; j < t->hi; j += t->kb) {
-            bool none;
-            const bool whole = step_whole(t, j, &none);
-            const bool more = j + ahead + t->kb <= t->hi && !p->key.table;
-            const int64_t end = none ? 0 : by_token ? heads : outer + 1;
+        for (int64_t j = t->lo; j < t->hi; j += keys) {
+            bool some = false;
+            run.j = j;
+            run.n = min64(keys, t->hi - j);
+            for (int64_t n = 0; n < run.n; n += t->kb) {
+                run.see[n / t->kb] = sight(t, j + n, min64(t->kb, run.n - n));
+                some = some || run.see[n / t->kb] != SEE_NONE;
+            }
+            const int64_t end = !some ? 0 : by_token ? heads : outer + 1;
             for (int64_t n = by_token ? 0 : outer; n < end; n++) {
                 const struct head h = head_at(t, scratch, n, head0 + n);
-                if (more) {
-                    fetch_share(t, &p->k, j + ahead, head0, heads, n, t->d);
-                    fetch_share(t, &p->v, j + ahead, head0, heads, n, t->dv);
-                }
-                if (whole)
-                    any_step(t, &h, j);
-                else
-                    part_step(t, &h, j);
+                find_rows(t, &p->k, &run, ahead, head0, heads, n, t->d, &run.k);
+                find_rows(t, &p->v, &run, ahead, head0, heads, n, t->dv, &run.v);
+                head_run(t, &h, &run);
             }
         }
 }

@@ -5,6 +5,9 @@
  *   real, vec, vmask      element, vector and mask of a comparison; VEC_N elements in a vector
  *   MR, NV                shape of the register block: MR broadcast operands by NV vectors
  *   vec_load, vec_store   any alignment
+ *   VEC_LOAD_SOME, vec_load_some(to, from, n)
+ *                         where it is short: copies n bytes, less than a vector's, and 0 after them up
+ *                         to the end of a vector; reads no others
  *   vec_set, vec_add, vec_sub, vec_mul, vec_div
  *   vec_fma, vec_fms      a b + c, a b - c; in one rounding if the set can, vec_fms always so for
  *                         products that nearly are c
@@ -33,6 +36,7 @@
 #define ATTN_CPU_VEC_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "half.h"
 
@@ -69,6 +73,14 @@
 #endif
 
 INLINE vec vec_zero(void) { return vec_set(0); }
+
+#ifndef VEC_LOAD_SOME
+INLINE void vec_load_some(void *to, const void *from, int64_t n)
+{
+    memset(to, 0, sizeof(vec));
+    memcpy(to, from, (size_t)n);
+}
+#endif
 
 /* What multiplies differences of scores to give exponents of 2; and the difference, below 0, at
  * which the result is 0. */

@@ -165,3 +165,14 @@ INLINE vec vec_sums(const vec r[VEC_N])
 #endif
 
 INLINE void vec_keep(vec *a) { __asm__("" : "+x"(*a)); }
+
+/* Words of 32 bits, then the half of one that may be left. */
+#define VEC_LOAD_SOME
+INLINE void vec_load_some(void *to, const void *from, int64_t n)
+{
+    const __m256i number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i whole = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n / 4)), number);
+    _mm256_storeu_si256(to, _mm256_maskload_epi32(from, whole));
+    if (n % 4 != 0)
+        memcpy((char *)to + n / 4 * 4, (const char *)from + n / 4 * 4, 2);
+}

@@ -204,3 +204,9 @@ INLINE vec vec_root(vec i)
 #endif
 
 INLINE void vec_keep(vec *a) { __asm__("" : "+v"(*a)); }
+
+#define VEC_LOAD_SOME
+INLINE void vec_load_some(void *to, const void *from, int64_t n)
+{
+    _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, from));
+}
