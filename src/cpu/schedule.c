@@ -92,8 +92,9 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     if (s->tiled > 0)
         s->scratch = (size_t)kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room);
     if (s->decoded > 0) {
-        const size_t scratch =
-            (size_t)(kernel->decode->scratch_bytes(p, rows, 1) + DECODE_STATE);
+        const int64_t one = kernel->decode->scratch_bytes(p, rows, 1);
+        const int64_t all = kernel->decode->scratch_bytes(p, rows, p->heads_kv);
+        const size_t scratch = (size_t)(all < one + DECODE_STATE ? all : one + DECODE_STATE);
         s->scratch = scratch > s->scratch ? scratch : s->scratch;
     }
     return true;
