@@ -26,7 +26,7 @@ struct attn_plan {
     bool brings_own;    /* run() takes them itself where the caller brings none */
     int32_t threads;    /* at most so many work on it */
     const void *kernel_set; /* the backend's own: what it picked */
-    char kernel[64];    /* its name */
+    const char *kernel[3]; /* the words of its name; null where there are fewer */
     char reason[192];   /* of a refusal: the field and why */
 };
 

@@ -188,6 +188,15 @@ attn_status attn_workspace_size(attn_context *context, const attn_desc *desc, at
     return status;
 }
 
+static void name_kernel(const struct attn_plan *plan, char *to, size_t size)
+{
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof plan->kernel / sizeof *plan->kernel && plan->kernel[i]; i++)
+        if (length < size)
+            length += (size_t)snprintf(to + length, size - length, "%s%s", i > 0 ? " " : "",
+                                       plan->kernel[i]);
+}
+
 /* What the backend `id` says of the problem. */
 static void describe(attn_backend id, const struct attn_settings *s, const struct attn_problem *p,
                      attn_candidate *c)
@@ -205,7 +214,7 @@ static void describe(attn_backend id, const struct attn_settings *s, const struc
     c->status = plan.status;
     if (plan.status == ATTN_OK) {
         c->workspace = plan.workspace;
-        memcpy(c->kernel, plan.kernel, sizeof c->kernel);
+        name_kernel(&plan, c->kernel, sizeof c->kernel);
     } else {
         memcpy(c->reason, plan.reason, sizeof c->reason);
     }

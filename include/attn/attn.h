@@ -389,7 +389,7 @@ typedef struct attn_candidate {
     attn_backend backend;
     attn_status status;   /* ATTN_OK: it would serve the call */
     size_t workspace;     /* then: bytes */
-    char kernel[64];      /* then: its kernel, as "prefill f32 avx512" */
+    char kernel[64];      /* then: its kernel, as "tiled f32 avx512" */
     char reason[192];     /* else: why not */
 } attn_candidate;
 

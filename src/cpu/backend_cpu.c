@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The cpu backend: which kernel, how much workspace. */
-#include <stdio.h>
-
 #include "backend.h"
 #include "cpu/backward.h"
 #include "cpu/isa.h"
@@ -34,11 +32,11 @@ static void plan_forward(const struct attn_settings *s, const struct attn_proble
     plan->workspace = schedule.bytes;
     plan->threads = schedule.threads;
     plan->kernel_set = kernel;
-    const char *form = schedule.decoded == 0 ? "tiled"
-                       : schedule.tiled == 0 ? "decode"
-                                             : "tiled and decode";
-    snprintf(plan->kernel, sizeof plan->kernel, "%s %s %s", form, attn_dtype_name(p->dtype),
-             attn_isa_name(s->isa, NULL));
+    plan->kernel[0] = schedule.decoded == 0 ? "tiled"
+                      : schedule.tiled == 0 ? "decode"
+                                            : "tiled and decode";
+    plan->kernel[1] = attn_dtype_name(p->dtype);
+    plan->kernel[2] = attn_isa_name(s->isa, NULL);
 }
 
 static void plan_backward(const struct attn_settings *s, const struct attn_problem *p,
@@ -55,8 +53,9 @@ static void plan_backward(const struct attn_settings *s, const struct attn_probl
     plan->workspace = back.bytes;
     plan->threads = back.threads;
     plan->kernel_set = kernel;
-    snprintf(plan->kernel, sizeof plan->kernel, "backward %s %s", attn_dtype_name(p->dtype),
-             attn_isa_name(s->isa, NULL));
+    plan->kernel[0] = "backward";
+    plan->kernel[1] = attn_dtype_name(p->dtype);
+    plan->kernel[2] = attn_isa_name(s->isa, NULL);
 }
 
 static void plan(const struct attn_settings *s, const struct attn_problem *p,

@@ -114,7 +114,7 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
     plan->brings_own = !staged;
     plan->threads = 1;
     plan->kernel_set = pair;
-    snprintf(plan->kernel, sizeof plan->kernel, "%s", pair->name);
+    plan->kernel[0] = pair->name;
 }
 
 /* ---- The call ------------------------------------------------------------------------------- */

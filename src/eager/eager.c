@@ -8,7 +8,6 @@
 #include <cblas.h>
 #include <inttypes.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cpu/isa.h"
@@ -193,8 +192,9 @@ static void eager_plan(const struct attn_settings *s, const struct attn_problem 
     }
     plan->workspace = most > 0 ? (size_t)bytes : 0;
     plan->kernel_set = attn_isa_softmax(s->isa, attn_compute_dtype(p->dtype));
-    snprintf(plan->kernel, sizeof plan->kernel, "gemm %s, softmax %s", attn_dtype_name(p->dtype),
-             attn_isa_name(s->isa, NULL));
+    plan->kernel[0] = "gemm and softmax";
+    plan->kernel[1] = attn_dtype_name(p->dtype);
+    plan->kernel[2] = attn_isa_name(s->isa, NULL);
     plan->status = ATTN_OK;
 }
 
