@@ -83,6 +83,58 @@ static void neighbours(struct law *l, const struct batch *n, const struct judge 
     }
 }
 
+/* Hides half of the rows, more or less, by the query mask. */
+static void hide_rows(struct truth_seq *s, struct rng *r)
+{
+    if (!s->query_mask) {
+        s->query_mask = test_alloc((size_t)s->nq);
+        memset(s->query_mask, 1, (size_t)s->nq);
+    }
+    for (int64_t i = 0; i < s->nq; i++)
+        s->query_mask[i] = s->query_mask[i] && rng_chance(r, 50);
+}
+
+/* Whether the rows of a head that s sees have the same bits, so many numbers a row. */
+static bool same_rows(const struct truth_seq *s, const double *a, const double *b, int64_t width)
+{
+    for (int64_t i = 0; i < s->nq; i++)
+        if (s->query_mask[i] && compare_bits(a + i * width, b + i * width, width) >= 0)
+            return false;
+    return true;
+}
+
+/* A row is the same whichever others there are to see something. */
+static void other_rows(struct law *l, const struct batch *n, const struct judge *j,
+                       const struct result *first, struct rng *r)
+{
+    static const enum compare_what by_row[] = {COMPARE_OUT, COMPARE_LSE, COMPARE_DQ};
+    struct batch fewer = batch_copy(n);
+    struct result x;
+    bool good = true;
+
+    l->name = "other rows";
+    for (int64_t b = 0; b < n->count; b++)
+        hide_rows(&fewer.seq[b], r);
+    if (law_run(l, &fewer, &packed, &x)) {
+        for (size_t k = 0; k < sizeof by_row / sizeof *by_row; k++) {
+            const double *a = first->part[by_row[k]], *c = x.part[by_row[k]];
+            for (int64_t b = 0; a && c && b < n->count; b++) {
+                const struct truth_seq *s = &fewer.seq[b];
+                const int64_t at = j->part[by_row[k]].at[b];
+                const int64_t width = by_row[k] == COMPARE_OUT  ? s->dv
+                                      : by_row[k] == COMPARE_DQ ? s->d
+                                                                : 1;
+                for (int64_t h = 0; h < s->hq; h++)
+                    good = good && same_rows(s, a + at + h * s->nq * width,
+                                             c + at + h * s->nq * width, width);
+            }
+        }
+        law_says(l, good, "a row has other bits where others are hidden");
+        result_free(&x);
+    }
+    batch_free(&fewer);
+}
+
 static void swap(double *a, double *b)
 {
     const double x = *a;
@@ -380,6 +432,7 @@ static void check_target(struct law *l, const struct batch *n, struct judge *j)
         return;
     layouts(l, n, j, &first);
     neighbours(l, n, j, &first);
+    other_rows(l, n, j, &first, &r);
     grouped(l, n, j, &first);
     merged(l, n, j, &first, &r);
     permuted(l, n, &r);
@@ -397,6 +450,7 @@ static void check_gradients(struct law *l, const struct batch *n, struct judge *
     if (l->t->exact && law_run(l, n, &packed, &first)) {
         layouts(l, n, j, &first);
         neighbours(l, n, j, &first);
+        other_rows(l, n, j, &first, &r);
         result_free(&first);
     }
     law_gradients(l, n, &r);

@@ -58,12 +58,12 @@ static void begin(struct block *t, void *scratch)
 
 /* ---- Softmax --------------------------------------------------------------------------------- */
 
-/* The largest of scores j .. j1 - 1 of vector v, which lie in t->s. */
-INLINE vec largest(const struct block *t, int64_t j, int64_t j1, int v)
+/* The largest of MR scores of vector v from j on, which lie in t->s. */
+INLINE vec largest(const struct block *t, int64_t j, int v)
 {
     vec most = vec_set(-INFINITY);
-    for (; j < j1; j++)
-        most = vec_max(vec_load(t->s + j * BQ + v * VEC_N), most);
+    for (int i = 0; i < MR; i++)
+        most = vec_max(vec_load(t->s + (j + i) * BQ + v * VEC_N), most);
     return most;
 }
 
@@ -73,12 +73,12 @@ INLINE vec sum_of(const struct block *t, int v)
     return vec_add(vec_load(t->l + v * VEC_N), vec_load(t->sum + v * VEC_N));
 }
 
-/* Gives lanes without a reference the largest of scores j0 .. j1 - 1, if they see one above -inf. */
-static void first_reference(struct block *t, int64_t j0, int64_t j1)
+/* Gives lanes without a reference the largest of MR scores from j on, if they see one above -inf. */
+static NOINLINE void first_reference(struct block *t, int64_t j)
 {
     for (int v = 0; v < NV; v++) {
         const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
-        const vec most = largest(t, j0, j1, v);
+        const vec most = largest(t, j, v);
         const vmask set = vmask_and(vec_le(l, vec_zero()), vec_lt(vec_set(-INFINITY), most));
         vec_store(t->r + v * VEC_N, vec_select(set, most, r));
     }
@@ -151,7 +151,7 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
 static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
 {
     const vec r = vec_load(t->r + v * VEC_N);
-    const vec most = largest(t, j, j + MR, v); /* a lane that sees only -inf has no reference */
+    const vec most = largest(t, j, v); /* a lane that sees only -inf has no reference */
     const vec raised = vec_select(vec_lt(vec_set(-INFINITY), most), vec_max(r, most), vec_zero());
     rescale(t, j0, j, v, vec_select(keep, vec_set(1), root_factor(r, t->scale, raised)));
     vec_store(t->r + v * VEC_N, vec_select(keep, r, raised));
@@ -161,7 +161,11 @@ static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int 
 /* The softmax of scores j .. j1 - 1, which lie in t->s: probabilities to t->p, sums to t->sum. */
 static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 {
-    for (; j < j1; j += MR)
+    bool begun = false;
+    for (; j < j1; j += MR) {
+        begun = begun || settled(t);
+        if (!begun)
+            first_reference(t, j);
         for (int v = 0; v < NV; v++) {
             real *sums = t->sum + v * VEC_N;
             vec sum = exp_scores(t, j, v);
@@ -170,6 +174,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
                 sum = raise_reference(t, j0, j, v, keep);
             vec_store(sums, vec_add(vec_load(sums), sum));
         }
+    }
 }
 
 /* The same for MR keys from j on, from their products, where a reference has to be raised. */
@@ -179,7 +184,7 @@ static NOINLINE void push_again(struct block *t, const real *keys, int64_t j0, i
     push_scores(t, j0, j, j + MR);
 }
 
-/* Adds the sums of some keys of a tile to those of all. */
+/* Adds the sums of a tile to those of all. */
 INLINE void add_sums(struct block *t)
 {
     for (int v = 0; v < NV; v++) {
@@ -216,7 +221,6 @@ INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t
         UNROLL for (int v = 0; v < NV; v++)
             vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
     }
-    add_sums(t);
 }
 
 /* The same for any keys and scores. hides: some lane does not see some of the keys. */
@@ -230,10 +234,7 @@ INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0,
         shape_scores(t, k0, j, j1);
     if (hides)
         hide(t, k0, j, j1);
-    if (!settled(t))
-        first_reference(t, j, j1);
     push_scores(t, j0, j, j1);
-    add_sums(t);
 }
 
 /* ---- Output ---------------------------------------------------------------------------------- */
@@ -313,6 +314,7 @@ INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t wor
     else
         push_seen(t, keys, k0, j0, whole.lo, whole.hi, false, words);
     push_seen(t, keys, k0, j0, whole.hi, j1, true, words);
+    add_sums(t);
     if (u->p->dropout.on)
         drop(t, k0, j0, j1);
     if ((part || t->bias.data) && u->tile_info[n] & ATTN_TILE_NONFINITE) {
