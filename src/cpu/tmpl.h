@@ -142,13 +142,17 @@ INLINE vec unless_small(vec a, vec least)
     return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
 }
 
+/* What, multiplied in twice, takes the largest probabilities that there are, RAISE_ABOVE, and sums of
+ * 2^16 of them to where they do not show beside 1. */
+static const real OUT_OF_SIGHT = REAL_BITS == 32 ? (real)0x1p-50 : (real)0x1p-65;
+
 /* The size of sums that `root`, multiplied in twice, makes denormal. They count as 0, for the sake of
- * speed, if the reference is raised by so much that the largest probability so far does not show
- * beside the new one; 0 for references raised by less. */
+ * speed, if the reference is raised by so much that no probability so far shows beside the new ones;
+ * 0 for references raised by less. */
 INLINE vec least_kept(vec root)
 {
     const vec least = vec_div(vec_div(vec_set(LEAST_NORMAL), root), root);
-    return vec_select(vec_le(root, vec_set((real)0x1p-30)), least, vec_zero());
+    return vec_select(vec_le(root, vec_set(OUT_OF_SIGHT)), least, vec_zero());
 }
 
 /* a times root, twice. */
