@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels for GPUs, compiled for the emulator. */
+/* The kernels that compute, compiled for the emulator; stream.cc has the others. */
 #include "cuda/around.cu"
 #include "cuda/fwd_bf16.cu"
 #include "cuda/fwd_f16.cu"
 #include "cuda/fwd_f32.cu"
 #include "cuda/fwd_f64.cu"
-#include "cuda/stream.cu"
