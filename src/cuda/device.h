@@ -28,6 +28,7 @@
  *   exp2_fast(x)                 2^x to 2 units in the last place; denormals are 0
  *   exp(x)                       e^x in f32 or f64, to 2 units in the last place
  *   add_atomic(p, x)             the value before
+ *   least_atomic(p, x)           *p, of 64 bits, becomes x where that is less
  *
  * Collective functions (sync_warp to ballot, load_*, multiply_*) are called by all lanes of a warp.
  */

@@ -123,6 +123,11 @@ DEVICE float exp2_fast(float x)
 DEVICE float exp(float x) { return ::expf(x); }
 DEVICE double exp(double x) { return ::exp(x); }
 DEVICE int add_atomic(int *p, int x) { return atomicAdd(p, x); }
+DEVICE void least_atomic(uint64_t *p, uint64_t x)
+{
+    static_assert(sizeof *p == sizeof(unsigned long long), "the type that atomicMin has");
+    atomicMin((unsigned long long *)p, (unsigned long long)x);
+}
 
 } // namespace dev
 

@@ -14,7 +14,8 @@ static const char *const names[RESULTS] = {
     "place",  "shuffle", "ballot", "barriers", "copy of 4 bytes", "copy of 8 bytes",
     "copy of 16 bytes", "load of matrices", "transposed load", "bf16 product of integers",
     "f16 product of integers", "bf16 product", "f16 product", "f64 product of integers",
-    "f64 product", "load of 16 bytes", "packing", "exp2", "exp", "exp in f64", "atomic"};
+    "f64 product", "load of 16 bytes", "packing", "exp2", "exp", "exp in f64", "atomic",
+    "least by atomic"};
 
 const char *name(enum result r) { return names[r]; }
 

@@ -35,6 +35,7 @@ enum result {
     EXP,
     EXP_F64,
     ATOMIC,
+    LEAST,
     RESULTS
 };
 
@@ -197,6 +198,18 @@ KERNEL exercise(const uint32_t *inputs, uint32_t *results, int *counter)
     dev::add_atomic(counter, dev::thread());
     dev::sync();
     row(results, ATOMIC)[0] = (uint32_t)dev::add_atomic(counter, 0);
+
+    /* Of all threads' numbers, in shared memory. */
+    uint64_t *const least = (uint64_t *)dev::shared();
+    const uint32_t *const bits = row(inputs, BITS);
+    dev::sync();
+    if (dev::thread() == 0)
+        *least = UINT64_MAX;
+    dev::sync();
+    dev::least_atomic(least, (uint64_t)bits[0] << 32 | bits[1]);
+    dev::sync();
+    row(results, LEAST)[0] = (uint32_t)*least;
+    row(results, LEAST)[1] = (uint32_t)(*least >> 32);
 }
 
 } // namespace conformance

@@ -235,6 +235,13 @@ DEVICE int add_atomic(int *p, int x)
     return before;
 }
 
+DEVICE void least_atomic(uint64_t *p, uint64_t x)
+{
+    if (x < *p)
+        *p = x;
+    emulator::yield();
+}
+
 } // namespace dev
 
 #endif
