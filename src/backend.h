@@ -36,13 +36,18 @@ struct attn_backend_ops {
     attn_backend id;
     bool device; /* computes on a device: automatic choice gives it tensors that lie on one, and no
                     others. Backends that do not are only asked about what the host can read */
-    /* Never fails, writes only *plan; reads lengths, but no tensor. */
+    /* Never fails, writes only *plan; reads lengths (that are not p->unread), but no tensor. */
     void (*plan)(const struct attn_settings *s, const struct attn_problem *p,
                  struct attn_plan *plan);
     /* Computes a problem that plan() accepted. Returns ATTN_OK, or, with a message, ATTN_NO_MEMORY
      * or ATTN_DEVICE_ERROR. */
     attn_status (*run)(const struct attn_settings *s, const struct attn_problem *p,
                        const struct attn_plan *plan, void *workspace, struct attn_message *m);
+    /* Waits for the last run() in this workspace, and tells what it found wrong with arrays that
+     * the host cannot read: ATTN_OK, an ATTN_INVALID_ status, ATTN_DEVICE_ERROR. Null where there
+     * are none such. */
+    attn_status (*status)(const struct attn_settings *s, const struct attn_problem *p,
+                          void *workspace, struct attn_message *m);
 };
 
 /* The backends built in, in the order in which automatic choice asks them; null at the end. */

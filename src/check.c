@@ -70,6 +70,7 @@ static const struct {
     {SIDE(query, pages), 0}, {SIDE(query, page_size), 0}, {SIDE(query, max_pages), 0},
     {SIDE(key, seqlen), 0}, {SIDE(key, tokens), 0}, {SIDE(key, max_seqlen), INT64_MIN},
     {SIDE(key, pages), 0}, {SIDE(key, page_size), 0}, {SIDE(key, max_pages), 0},
+    {"bias_elements", offsetof(attn_desc, bias_elements), 0},
 };
 enum { EXTENTS = sizeof extents / sizeof extents[0] };
 
@@ -277,6 +278,7 @@ static attn_status check_conflicts(struct attn_check_state *c)
         {!d->window && d->window_left, "window_left", d->window_left, "window is 0"},
         {!d->window && d->window_right, "window_right", d->window_right, "window is 0"},
         {offsets && !d->bias.data, "bias.data", 0, "bias_offset is given"},
+        {!offsets && d->bias_elements, "bias_elements", d->bias_elements, "bias_offset is null"},
         {back && offsets && d->dbias.data && d->dbias.head_stride != d->bias.head_stride,
          "dbias.head_stride", d->dbias.head_stride, "with bias_offset it is that of bias"},
         {d->prefix.data && !d->causal, "causal", 0, "prefix is given"},

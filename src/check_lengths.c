@@ -11,16 +11,16 @@ static const struct array {
     const char *name;
     size_t offset;
     enum entries entries;
-} arrays[] = {
+} arrays[] = { /* as enum attn_array counts; documents, which lead nowhere, behind */
     {"query.cu_seqlens", offsetof(attn_desc, query.cu_seqlens), OFFSETS},
     {"query.seqused", offsetof(attn_desc, query.seqused), PER_SEQUENCE},
     {"key.cu_seqlens", offsetof(attn_desc, key.cu_seqlens), OFFSETS},
     {"key.seqused", offsetof(attn_desc, key.seqused), PER_SEQUENCE},
     {"key.block_table", offsetof(attn_desc, key.block_table), PAGES_OF_SEQUENCES},
     {"bias_offset", offsetof(attn_desc, bias_offset), OFFSETS},
+    {"prefix", offsetof(attn_desc, prefix), PER_SEQUENCE},
     {"query_docs", offsetof(attn_desc, query_docs), PER_QUERY},
     {"key_docs", offsetof(attn_desc, key_docs), PER_KEY},
-    {"prefix", offsetof(attn_desc, prefix), PER_SEQUENCE},
 };
 enum { ARRAYS = sizeof arrays / sizeof arrays[0] };
 
@@ -34,11 +34,7 @@ static struct attn_integers integers(attn_index a)
     return (struct attn_integers){a.data, a.type == ATTN_I64};
 }
 
-/* Documents are for kernels; everything else the check reads, and so it has to be the host's. */
-static bool is_read(const struct array *f)
-{
-    return f->entries != PER_QUERY && f->entries != PER_KEY;
-}
+const char *attn_array_name(enum attn_array array) { return arrays[array].name; }
 
 attn_status attn_check_readable(struct attn_check_state *c, const char *name, attn_index a)
 {
@@ -63,14 +59,24 @@ attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_
     return ATTN_OK;
 }
 
+/* The check reads the array, or leaves that to a backend for the device that it lies on. */
+static attn_status check_reader(struct attn_check_state *c, int n, attn_index a)
+{
+    if (c->mode == ATTN_CHECK_KEEP)
+        return attn_check_readable(c, arrays[n].name, a);
+    if (!attn_place_of(a.data).host)
+        c->p->unread |= ATTN_BIT(n);
+    return ATTN_OK;
+}
+
 attn_status attn_check_arrays(struct attn_check_state *c)
 {
     attn_status status = ATTN_OK;
     for (int n = 0; n < ARRAYS && status == ATTN_OK; n++) {
         const attn_index a = *(const attn_index *)attn_field(c->d, arrays[n].offset);
         status = attn_check_array(c, arrays[n].name, a);
-        if (status == ATTN_OK && is_read(&arrays[n]))
-            status = attn_check_readable(c, arrays[n].name, a);
+        if (status == ATTN_OK && n < (int)ATTN_ARRAYS)
+            status = check_reader(c, n, a);
     }
     return status;
 }
@@ -115,6 +121,7 @@ struct side {
     const char *name; /* "query" or "key" */
     const attn_side *s;
     struct attn_axis *axis;
+    bool cu_unread, used_unread, table_unread; /* by the host */
     int64_t longest; /* the sequence axis->max belongs to */
 };
 
@@ -154,7 +161,8 @@ static attn_status check_offsets(struct attn_check_state *c, struct side *s)
 static attn_status check_used(struct attn_check_state *c, struct side *s)
 {
     for (int64_t b = 0; b < c->d->batch; b++) {
-        const int64_t used = attn_axis_len(s->axis, b), room = attn_axis_room(s->axis, b);
+        const int64_t used = attn_axis_len(s->axis, b);
+        const int64_t room = s->cu_unread ? s->s->tokens : attn_axis_room(s->axis, b);
         if (used < 0 || used > room)
             return attn_say(c->m, ATTN_INVALID_LENGTHS, "%s.seqused[%lld]: %lld (allowed: 0 to "
                             "%lld)", s->name, (long long)b, (long long)used, (long long)room);
@@ -167,6 +175,8 @@ static attn_status check_used(struct attn_check_state *c, struct side *s)
 static attn_status check_pages(struct attn_check_state *c, const struct side *s)
 {
     const attn_side *k = s->s;
+    if (s->table_unread || s->used_unread)
+        return ATTN_OK;
     for (int64_t b = 0; k->block_table.data && b < c->d->batch; b++)
         for (int64_t n = 0; n * k->page_size < attn_axis_len(s->axis, b); n++) {
             const int64_t page = entry(k->block_table, b * k->max_pages + n);
@@ -228,25 +238,47 @@ static void fill_axis(struct attn_check_state *c, const struct side *s)
     }
 }
 
+/* Lengths that the host cannot read are not above the caller's bound, nor above their room. */
+static attn_status bound_lengths(struct attn_check_state *c, struct side *s)
+{
+    const int64_t bound = s->s->max_seqlen;
+    const int64_t room = s->s->layout == ATTN_PACKED ? s->s->tokens : s->axis->room;
+    if (bound < 0 || (bound == 0 && s->s->layout != ATTN_PADDED))
+        return attn_say(c->m, ATTN_INVALID_LENGTHS, "%s.max_seqlen: %lld, but the lengths lie in a "
+                        "device's memory and need a bound", s->name, (long long)bound);
+    s->axis->max = bound > 0 && bound < room ? bound : room;
+    return ATTN_OK;
+}
+
+/* All that can be read of a side's lengths. */
+static attn_status check_sequences(struct attn_check_state *c, struct side *s)
+{
+    attn_status status = ATTN_OK;
+    if (s->axis->used ? s->used_unread : s->cu_unread)
+        status = bound_lengths(c, s);
+    else if (!s->axis->used && !s->axis->cu && c->d->batch > 0)
+        note_length(s, 0, s->axis->room);
+    if (status == ATTN_OK && s->axis->cu && !s->cu_unread)
+        status = check_offsets(c, s);
+    if (status == ATTN_OK && s->axis->used && !s->used_unread)
+        status = check_used(c, s);
+    return status;
+}
+
 static attn_status check_side(struct attn_check_state *c, struct side s)
 {
     attn_status status = check_needed(c, &s);
     if (status != ATTN_OK)
         return status;
     fill_axis(c, &s);
-    if (s.axis->cu)
-        status = check_offsets(c, &s);
-    else if (!s.axis->used && c->d->batch > 0)
-        note_length(&s, 0, s.axis->room);
-    if (status == ATTN_OK && s.axis->used)
-        status = check_used(c, &s);
+    status = check_sequences(c, &s);
     if (status == ATTN_OK && s.s->layout == ATTN_PAGED)
         status = check_pages(c, &s);
     if (status != ATTN_OK)
         return status;
 
     const int64_t bound = s.s->max_seqlen;
-    if (bound && bound < s.axis->max)
+    if (bound && bound < s.axis->max) /* of lengths that can be read */
         return attn_say(c->m, ATTN_INVALID_LENGTHS,
                         "%s.max_seqlen: %lld, but sequence %lld has a length of %lld", s.name,
                         (long long)bound, (long long)s.longest, (long long)s.axis->max);
@@ -257,14 +289,20 @@ static attn_status check_side(struct attn_check_state *c, struct side s)
 attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,
                                     const attn_side *s, struct attn_axis *axis)
 {
-    return check_side(c, (struct side){name, s, axis, 0});
+    return check_side(c, (struct side){.name = name, .s = s, .axis = axis});
+}
+
+static bool is_unread(const struct attn_check_state *c, enum attn_array array)
+{
+    return c->p->unread & ATTN_BIT(array);
 }
 
 /* More than nk is as good as nk. */
 static attn_status check_prefix(struct attn_check_state *c)
 {
     const attn_index prefix = c->d->prefix;
-    for (int64_t b = 0; prefix.data && b < c->d->batch; b++)
+    const bool read = prefix.data && !is_unread(c, ATTN_PREFIX);
+    for (int64_t b = 0; read && b < c->d->batch; b++)
         if (entry(prefix, b) < 0)
             return attn_say(c->m, ATTN_INVALID_LENGTHS, "prefix[%lld]: %lld (allowed: 0 or more)",
                             (long long)b, (long long)entry(prefix, b));
@@ -274,8 +312,13 @@ static attn_status check_prefix(struct attn_check_state *c)
 
 attn_status attn_check_lengths(struct attn_check_state *c)
 {
-    const struct side query = {"query", &c->d->query, &c->p->query, 0};
-    const struct side key = {"key", &c->d->key, &c->p->key, 0};
+    const struct side query = {.name = "query", .s = &c->d->query, .axis = &c->p->query,
+                               .cu_unread = is_unread(c, ATTN_QUERY_CU),
+                               .used_unread = is_unread(c, ATTN_QUERY_USED)};
+    const struct side key = {.name = "key", .s = &c->d->key, .axis = &c->p->key,
+                             .cu_unread = is_unread(c, ATTN_KEY_CU),
+                             .used_unread = is_unread(c, ATTN_KEY_USED),
+                             .table_unread = is_unread(c, ATTN_KEY_TABLE)};
     if (c->d->query.layout == ATTN_PAGED)
         return attn_say(c->m, ATTN_INVALID_CONFLICT,
                         "query.layout: ATTN_PAGED is for keys and values only");

@@ -100,12 +100,25 @@ static const char *place_name(struct attn_place place, char text[32])
     return text;
 }
 
-/* Tensors lie in one place; *place becomes that of the last. */
-static attn_status check_tensor_places(struct attn_check_state *c, struct attn_place *place)
+/* A place, and what has been found there; null: nothing has. */
+struct found {
+    struct attn_place place;
+    const char *name;
+};
+
+static attn_status conflict(struct attn_check_state *c, const struct attn_operand *o,
+                            struct attn_place at, const struct found *before)
+{
+    char here[32], there[32];
+    return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", o->name,
+                    place_name(at, here), before->name, place_name(before->place, there));
+}
+
+/* Tensors lie in one place. */
+static attn_status check_tensor_places(struct attn_check_state *c, struct found *before)
 {
     const bool computed = c->p && c->mode != ATTN_CHECK_KEEP; /* by a backend, perhaps a device */
-    const char *before = NULL;
-    char here[32], there[32];
+    char here[32];
     for (int32_t n = 0; n < c->count; n++) {
         const struct attn_operand *o = &c->operands[n];
         if (o->anywhere || attn_bytes_reach(&o->bytes) == 0)
@@ -114,39 +127,40 @@ static attn_status check_tensor_places(struct attn_check_state *c, struct attn_p
         if (!computed && !at.host)
             return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in %s, and this call is for host "
                             "memory", o->name, place_name(at, here));
-        if (before && at.device != place->device)
-            return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", o->name,
-                            place_name(at, here), before, place_name(*place, there));
-        before = o->name;
-        *place = at;
+        if (before->name && at.device != before->place.device)
+            return conflict(c, o, at, before);
+        const bool host = at.host && (!before->name || before->place.host); /* all of them */
+        *before = (struct found){{at.device, host}, o->name};
     }
     return ATTN_OK;
 }
 
-/* Host memory goes with either; a device's only with tensors on it. */
-static attn_status check_array_places(struct attn_check_state *c, struct attn_place place)
+/* Host memory goes with either; a device's only with tensors on it, or with none. */
+static attn_status check_array_places(struct attn_check_state *c, struct found *before)
 {
-    char here[32], there[32];
     for (int32_t n = 0; n < c->count; n++) {
         const struct attn_operand *o = &c->operands[n];
         if (!o->anywhere)
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
-        if (!at.host && at.device != place.device)
-            return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but tensors in %s",
-                            o->name, place_name(at, here), place_name(place, there));
+        if (at.host)
+            continue;
+        if (before->name && at.device != before->place.device)
+            return conflict(c, o, at, before);
+        if (!before->name)
+            *before = (struct found){at, o->name};
     }
     return ATTN_OK;
 }
 
 attn_status attn_check_places(struct attn_check_state *c)
 {
-    struct attn_place place = {ATTN_HOST, true};
-    attn_status status = check_tensor_places(c, &place);
+    struct found found = {{ATTN_HOST, true}, NULL};
+    attn_status status = check_tensor_places(c, &found);
     if (status == ATTN_OK)
-        status = check_array_places(c, place);
+        status = check_array_places(c, &found);
     if (c->p)
-        c->p->place = place;
+        c->p->place = found.place;
     return status;
 }
 

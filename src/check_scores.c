@@ -67,6 +67,17 @@ attn_status attn_check_score_dtypes(struct attn_check_state *c)
     return ATTN_OK;
 }
 
+/* Elements that a sequence has in a bias of its own; 0 where the host cannot read its lengths. */
+static bool bias_size(const struct attn_problem *p, int64_t b, int64_t heads, int64_t *size)
+{
+    const uint32_t lengths = ATTN_BIT(ATTN_QUERY_CU) | ATTN_BIT(ATTN_QUERY_USED) |
+                             ATTN_BIT(ATTN_KEY_CU) | ATTN_BIT(ATTN_KEY_USED);
+    *size = 0;
+    return p->unread & lengths ||
+           (!__builtin_mul_overflow(attn_axis_len(&p->query, b), attn_axis_len(&p->key, b), size) &&
+            !__builtin_mul_overflow(*size, heads, size));
+}
+
 /* bias_offset[b] for each b, and the room that sequence b has up to the next one. */
 static attn_status check_offsets(struct attn_check_state *c, attn_index a, int64_t heads)
 {
@@ -76,34 +87,51 @@ static attn_status check_offsets(struct attn_check_state *c, attn_index a, int64
         return attn_say(c->m, ATTN_INVALID_INDEX, "bias_offset[0]: %lld is negative",
                         (long long)at);
     for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
         const int64_t next = attn_index_at(a.data, a.type == ATTN_I64, b + 1);
         int64_t size;
-        if (__builtin_mul_overflow(nq, nk, &size) || __builtin_mul_overflow(size, heads, &size))
+        if (!bias_size(p, b, heads, &size))
             return attn_say(c->m, ATTN_INVALID_OVERFLOW,
                             "bias: %lld x %lld x %lld elements of sequence %lld do not fit in 63 "
-                            "bits", (long long)heads, (long long)nq, (long long)nk, (long long)b);
+                            "bits", (long long)heads, (long long)attn_axis_len(&p->query, b),
+                            (long long)attn_axis_len(&p->key, b), (long long)b);
         if (next < at || next - at < size)
             return attn_say(c->m, ATTN_INVALID_INDEX, "bias_offset[%lld]: %lld, but the %lld "
                             "elements of sequence %lld start at %lld", (long long)b + 1,
                             (long long)next, (long long)size, (long long)b, (long long)at);
         at = next;
     }
+    if (c->d->bias_elements && at > c->d->bias_elements)
+        return attn_say(c->m, ATTN_INVALID_INDEX, "bias_offset[%lld]: %lld is past bias_elements = "
+                        "%lld", (long long)p->batch, (long long)at,
+                        (long long)c->d->bias_elements);
+    c->p->bias_elements = at;
     return ATTN_OK;
 }
 
-/* With bias_offset the bias is one piece, up to the last of the offsets. */
+/* The offsets and where they end, as far as the host can know. */
+static attn_status check_extent(struct attn_check_state *c, attn_index a, int64_t heads)
+{
+    if (!(c->p->unread & ATTN_BIT(ATTN_BIAS_OFFSET)))
+        return check_offsets(c, a, heads);
+    if (!c->d->bias_elements)
+        return attn_say(c->m, ATTN_INVALID_CONFLICT, "bias_elements: 0, but bias_offset lies in a "
+                        "device's memory, and nothing else tells the bias' extent");
+    c->p->bias_elements = c->d->bias_elements;
+    return ATTN_OK;
+}
+
+/* With bias_offset the bias is one piece. */
 static attn_status spread_bias(struct attn_check_state *c, struct attn_bytes *bias)
 {
     const attn_index a = c->d->bias_offset;
     const bool per_head = c->d->bias.head_stride != ATTN_BROADCAST;
-    const attn_status status = check_offsets(c, a, per_head ? c->p->heads_q : 1);
+    const attn_status status = check_extent(c, a, per_head ? c->p->heads_q : 1);
     if (status != ATTN_OK)
         return status;
     c->p->bias_offset = (struct attn_integers){a.data, a.type == ATTN_I64};
     c->p->bias_per_head = per_head;
     bias->axes = 1;
-    bias->extent[0] = attn_index_at(a.data, a.type == ATTN_I64, c->p->batch);
+    bias->extent[0] = c->p->bias_elements;
     bias->stride[0] = 1;
     return ATTN_OK;
 }

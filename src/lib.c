@@ -47,11 +47,19 @@ static const struct attn_backend_ops *find_backend(attn_backend id)
 static void ask(const struct attn_backend_ops *backend, const struct attn_settings *s,
                 const struct attn_problem *p, struct attn_plan *plan)
 {
+    int unread = 0;
     memset(plan, 0, sizeof *plan);
+    while (unread < ATTN_ARRAYS && !(p->unread & ATTN_BIT(unread)))
+        unread++;
     if (!backend->device && !p->place.host)
         attn_plan_refuse(plan, ATTN_UNSUPPORTED,
                          "q: lies in memory of device %d, which the %s backend cannot read",
                          (int)p->place.device, attn_backend_name(backend->id));
+    else if (!backend->device && unread < ATTN_ARRAYS)
+        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
+                         "%s: lies in memory of device %d, which the %s backend cannot read",
+                         attn_array_name((enum attn_array)unread), (int)p->place.device,
+                         attn_backend_name(backend->id));
     else
         backend->plan(s, p, plan);
 }
@@ -90,21 +98,29 @@ static const struct attn_backend_ops *choose(const struct attn_settings *s,
     return NULL;
 }
 
+/* Of the caller's workspace, which is given. */
+static attn_status check_workspace(const attn_desc *desc, const struct attn_problem *p,
+                                   const struct attn_plan *plan, struct attn_message *m)
+{
+    if ((uintptr_t)desc->workspace % ATTN_ALIGN != 0)
+        return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: not aligned to %d bytes",
+                        ATTN_ALIGN);
+    if (desc->workspace_bytes < plan->workspace)
+        return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace_bytes: %zu, needed %zu",
+                        desc->workspace_bytes, plan->workspace);
+    if (plan->workspace > 0 && attn_place_of(desc->workspace).device != p->place.device)
+        return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: does not lie where q does");
+    return ATTN_OK;
+}
+
 static attn_status run(const struct attn_backend_ops *backend, const struct attn_settings *s,
                        const attn_desc *desc, const struct attn_problem *p,
                        const struct attn_plan *plan, struct attn_message *m)
 {
     void *workspace = desc->workspace;
     if (workspace) {
-        if ((uintptr_t)workspace % ATTN_ALIGN != 0)
-            return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: not aligned to %d bytes",
-                            ATTN_ALIGN);
-        if (desc->workspace_bytes < plan->workspace)
-            return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace_bytes: %zu, needed %zu",
-                            desc->workspace_bytes, plan->workspace);
-        if (plan->workspace > 0 && attn_place_of(workspace).device != p->place.device)
-            return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: does not lie where q does");
-        return backend->run(s, p, plan, workspace, m);
+        const attn_status status = check_workspace(desc, p, plan, m);
+        return status == ATTN_OK ? backend->run(s, p, plan, workspace, m) : status;
     }
     if (plan->brings_own)
         return backend->run(s, p, plan, NULL, m);
@@ -184,6 +200,40 @@ attn_status attn_workspace_size(attn_context *context, const attn_desc *desc, at
 {
     const attn_fpenv env = attn_fpenv_enter();
     const attn_status status = workspace_size(context, desc, pass, bytes);
+    attn_fpenv_leave(env);
+    return status;
+}
+
+static attn_status workspace_status(attn_context *context, const attn_desc *given, attn_pass pass)
+{
+    struct attn_call call;
+    struct attn_problem p;
+    struct attn_plan plan;
+    attn_desc desc;
+    attn_status status = attn_call_begin(&call, context);
+    if (status == ATTN_OK)
+        status = check_pass(pass, call.message);
+    if (status == ATTN_OK)
+        status = attn_check(given, pass, ATTN_CHECK_RUN, &desc, &p, call.message);
+    if (status != ATTN_OK)
+        return status;
+    const struct attn_backend_ops *backend =
+        choose(call.settings, &p, &plan, &status, call.message);
+    if (!backend || !p.unread)
+        return status;
+    if (!desc.workspace)
+        return attn_say(call.message, ATTN_INVALID_NULL, "workspace: null, and the library's own "
+                        "is gone with what was noted in it");
+    status = check_workspace(&desc, &p, &plan, call.message);
+    return status == ATTN_OK
+               ? backend->status(call.settings, &p, desc.workspace, call.message)
+               : status;
+}
+
+attn_status attn_workspace_status(attn_context *context, const attn_desc *desc, attn_pass pass)
+{
+    const attn_fpenv env = attn_fpenv_enter();
+    const attn_status status = workspace_status(context, desc, pass);
     attn_fpenv_leave(env);
     return status;
 }

@@ -50,6 +50,21 @@ enum attn_feature {
 /* The descriptor's name for a feature. */
 const char *attn_feature_name(enum attn_feature feature);
 
+/* The arrays of integers that lead to rows, pages and elements. */
+enum attn_array {
+    ATTN_QUERY_CU,
+    ATTN_QUERY_USED,
+    ATTN_KEY_CU,
+    ATTN_KEY_USED,
+    ATTN_KEY_TABLE,
+    ATTN_BIAS_OFFSET,
+    ATTN_PREFIX,
+    ATTN_ARRAYS
+};
+
+/* The descriptor's name for one (check_lengths.c). */
+const char *attn_array_name(enum attn_array array);
+
 /* The tokens of one side. Lengths are read through attn_axis_start() and attn_axis_len(). */
 struct attn_axis {
     const void *cu;   /* packed: B + 1 offsets; null when padded or paged */
@@ -61,7 +76,8 @@ struct attn_axis {
     int64_t pages, max_pages, page_size; /* paged; 0 otherwise */
     int64_t room;     /* padded: S; paged: what the table's entries have room for */
     int64_t rows;     /* padded: B * S; packed: T; paged: B * room */
-    int64_t max;      /* the longest length that takes part */
+    int64_t max;      /* the longest length that takes part; of lengths that the host cannot
+                         read, a bound */
     int64_t span;     /* extent of this axis in score tensors: S, or max_seqlen, or max */
 };
 
@@ -152,6 +168,7 @@ struct attn_problem {
     attn_dtype bias_dtype;
     struct attn_integers bias_offset; /* B + 1 */
     bool bias_per_head;               /* with bias_offset: [Hq, nq, nk], else [nq, nk] */
+    int64_t bias_elements;            /* with bias_offset: in all */
     struct attn_view alibi; /* slopes by batch and head, in the computing type */
     struct attn_view sink;  /* by head, in the computing type */
 
@@ -167,6 +184,8 @@ struct attn_problem {
     struct attn_dropout dropout;
 
     uint32_t features; /* ATTN_BIT of each feature that is used */
+    uint32_t unread;   /* ATTN_BIT of each attn_array that the host cannot read: it lies on the
+                          device, and may hold anything */
 };
 
 /* "f32"; "?" for values outside the enumeration. */

@@ -27,6 +27,14 @@ static void test_nulls(attn_context *c)
     EXPECT(attn_explain(c, &d, (attn_pass)7, &e) == ATTN_INVALID_ENUM, "attn_explain of pass 7");
     EXPECT(attn_workspace_size(c, &d, (attn_pass)-1, &bytes) == ATTN_INVALID_ENUM,
            "attn_workspace_size of pass -1");
+    EXPECT(attn_workspace_status(c, NULL, ATTN_PASS_FORWARD) == ATTN_INVALID_NULL,
+           "attn_workspace_status without a descriptor");
+    EXPECT(attn_workspace_status(c, &d, (attn_pass)2) == ATTN_INVALID_ENUM,
+           "attn_workspace_status of pass 2");
+    EXPECT(attn_workspace_status(c, &d, ATTN_PASS_FORWARD) == ATTN_OK,
+           "attn_workspace_status, host memory: %s", attn_last_message(c));
+    EXPECT(attn_workspace_status(c, &d, ATTN_PASS_BACKWARD) == ATTN_INVALID_NULL,
+           "attn_workspace_status of gradients of nothing: %s", attn_last_message(c));
     e.size = 8;
     EXPECT(attn_explain(c, &d, ATTN_PASS_FORWARD, &e) == ATTN_INVALID_SIZE,
            "attn_explain into a structure of 8 bytes");

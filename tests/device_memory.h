@@ -11,8 +11,8 @@
 /* Whether the problem's tensors are to be the device's on this target. */
 bool device_is_for(const struct problem *p, const struct target *t);
 
-/* Whether that goes for buffer n of such a problem: lengths and tables stay the host's, documents
- * may be either's. */
+/* Whether that goes for buffer n of such a problem: arrays of integers may be either's, each for
+ * itself. */
 bool device_has(const struct problem *p, int n);
 
 /* Marks memory as the device's, or as the host's again. */

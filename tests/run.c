@@ -87,6 +87,33 @@ static void call_own(const struct call *c, const struct problem *p, bool own)
         device_own(c->workspace.data, c->workspace.bytes, own);
 }
 
+/* Lengths that the host cannot read have a bound, which need not be told otherwise: the longest
+ * one, or 1 where all are 0. */
+static void side_bound(const struct problem *p, const struct side *s, int cu, int used,
+                       attn_side *a)
+{
+    const bool unread = s->has_used ? device_has(p, used) : s->packed && device_has(p, cu);
+    int64_t longest = 1;
+
+    if (!unread || a->max_seqlen)
+        return;
+    for (int64_t b = 0; b < p->batch; b++)
+        longest = s->used[b] > longest ? s->used[b] : longest;
+    if (s->packed || s->paged || p->seed / 4 % 2)
+        a->max_seqlen = longest;
+}
+
+/* What the call has to be told of arrays that are the device's. */
+static void call_bound(struct call *c, const struct problem *p)
+{
+    const int64_t end = p->bias_start[p->batch];
+
+    side_bound(p, &p->query, BUFFER_CU_Q, BUFFER_USED_Q, &c->desc.query);
+    side_bound(p, &p->key, BUFFER_CU_K, BUFFER_USED_K, &c->desc.key);
+    if (p->bias_by_offset && device_has(p, BUFFER_BIAS_OFFSET))
+        c->desc.bias_elements = end > 0 ? end : 1;
+}
+
 static void call_open(struct call *c, const struct problem *p, const struct target *t)
 {
     unsigned char *data[BUFFERS] = {NULL};
@@ -112,8 +139,10 @@ static void call_open(struct call *c, const struct problem *p, const struct targ
         c->desc.probs_fn = tiles_take;
         c->desc.probs_user = &c->tiles;
     }
-    if (c->on_device)
+    if (c->on_device) {
         call_own(c, p, true);
+        call_bound(c, p);
+    }
 }
 
 static void call_close(struct call *c, const struct problem *p)
@@ -431,6 +460,13 @@ static enum run_answer run_call(const struct problem *p, struct target *t, struc
     }
     if (c->on_device && !finish_on_device(p, c, waits, why, size))
         return RUN_BAD;
+    if (c->on_device && c->has_workspace)
+        status = attn_workspace_status(t->context, &c->desc, c->pass);
+    if (status != ATTN_OK) {
+        snprintf(why, size, "in the workspace: %s, %s", attn_status_name(status),
+                 attn_last_message(t->context));
+        return RUN_BAD;
+    }
     const bool good = call_clean(c, p, why, size) && unused_clean(p, c, why, size) &&
                       (!p->has_tiles || tiles_good(&c->tiles, why, size));
     return good ? RUN_OK : RUN_BAD;

@@ -48,6 +48,8 @@ static attn_desc desc(void)
     d.query.layout = d.key.layout = ATTN_PACKED;
     d.query.tokens = TQ;
     d.key.tokens = TK;
+    d.query.max_seqlen = 5;
+    d.key.max_seqlen = 17;
     d.query.cu_seqlens.data = cu_q;
     d.key.cu_seqlens.data = cu_k;
     d.q.data = t.q;
@@ -142,6 +144,10 @@ static void test_choice(void)
     expect_result("managed memory", ATTN_BACKEND_AUTO, &d);
     EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CUDA, "managed memory, not to the device");
     EXPECT(serving(ATTN_BACKEND_CPU, &d) == ATTN_BACKEND_CPU, "managed memory, refused by the CPU");
+    emulated_own(t.q, sizeof t.q, 0, 0); /* begins where t does: the rest is managed */
+    emulated_own(t.k, (size_t)((char *)(&t + 1) - (char *)t.k), 0, 1);
+    EXPECT(serving(ATTN_BACKEND_CPU, &d) == -1, "q on a device, not refused by the CPU");
+    emulated_own(t.k, 0, -1, 0);
     move(-1, 0);
     emulated_own(&t, sizeof t, 1, 0);
     expect_result("another device", ATTN_BACKEND_AUTO, &d);
@@ -164,12 +170,133 @@ static void test_mixtures(void)
     emulated_own(t.q, 0, -1, 0);
 
     move(0, 0);
-    emulated_own(cu_k, sizeof cu_k, 0, 0);
-    expect_refused("lengths on a device", ATTN_BACKEND_AUTO, &d, ATTN_UNSUPPORTED, "key.cu_seqlens");
-    emulated_own(cu_k, sizeof cu_k, -1, 0);
     d.probs_fn = (attn_probs_fn)abort;
     expect_refused("probs_fn", ATTN_BACKEND_AUTO, &d, ATTN_UNSUPPORTED, "probs_fn");
     move(-1, 0);
+}
+
+/* Lengths in a device's memory: whom they go with, what has to be told beside them. */
+static void test_lengths(void)
+{
+    static float bias[HQ * 5 * 17];
+    static int32_t at[B + 1];
+    attn_desc d = desc();
+    size_t whole = 0, bytes = 0;
+
+    emulated_own(cu_k, sizeof cu_k, 0, 0);
+    expect_refused("lengths of host tensors", ATTN_BACKEND_CUDA, &d, ATTN_INVALID_CONFLICT,
+                   "key.cu_seqlens: lies in memory of device 0");
+    EXPECT(attn_dropout_mask(NULL, &d, &(attn_score_output){bias, ATTN_BOOL, 0, 0, 0, 0}) ==
+                   ATTN_UNSUPPORTED &&
+               strstr(attn_last_message(NULL), "key.cu_seqlens"),
+           "a keep mask, lengths on a device: \"%s\"", attn_last_message(NULL));
+    move(0, 1);
+    expect_refused("lengths, cpu", ATTN_BACKEND_CPU, &d, ATTN_UNSUPPORTED,
+                   "key.cu_seqlens: lies in memory of device 0, which the cpu");
+    move(0, 0);
+    expect_result("lengths of keys", ATTN_BACKEND_AUTO, &d);
+    emulated_own(cu_q, sizeof cu_q, 0, 0);
+    expect_result("all lengths", ATTN_BACKEND_AUTO, &d);
+    emulated_own(cu_q, sizeof cu_q, 1, 0);
+    expect_refused("lengths on two devices", ATTN_BACKEND_AUTO, &d, ATTN_INVALID_CONFLICT,
+                   "query.cu_seqlens: lies in memory of device 1");
+    emulated_own(cu_q, sizeof cu_q, 0, 1);
+    expect_result("managed lengths", ATTN_BACKEND_AUTO, &d);
+    emulated_own(cu_q, 0, -1, 0);
+    for (int n = -1; n < 1; n++) {
+        d.key.max_seqlen = n;
+        expect_refused("no bound", ATTN_BACKEND_AUTO, &d, ATTN_INVALID_LENGTHS, "key.max_seqlen: ");
+    }
+    d.key.max_seqlen = INT64_C(1) << 50;
+    expect_result("a far bound", ATTN_BACKEND_AUTO, &d);
+
+    EXPECT(attn_workspace_size(NULL, &d, ATTN_PASS_FORWARD, &whole) == ATTN_OK, "size: \"%s\"",
+           attn_last_message(NULL));
+    d.q.data = d.k.data = d.v.data = NULL;
+    d.out.data = d.lse.data = NULL;
+    EXPECT(attn_workspace_size(NULL, &d, ATTN_PASS_FORWARD, &bytes) == ATTN_OK && bytes == whole &&
+               bytes > 0,
+           "size without tensors: \"%s\", %zu, not %zu", attn_last_message(NULL), bytes, whole);
+    emulated_own(cu_k, 0, -1, 0);
+
+    d = desc();
+    d.bias.data = bias;
+    d.bias_offset.data = at;
+    emulated_own(at, sizeof at, 0, 0);
+    emulated_own(bias, sizeof bias, 0, 0);
+    expect_refused("no extent", ATTN_BACKEND_AUTO, &d, ATTN_INVALID_CONFLICT, "bias_elements: 0");
+    emulated_own(at, 0, -1, 0);
+    emulated_own(bias, 0, -1, 0);
+    move(-1, 0);
+}
+
+/* What attn_workspace_status() says before, after and without a call. */
+static void test_status(void)
+{
+    attn_desc d = desc();
+    void *room;
+
+    EXPECT(attn_workspace_status(NULL, NULL, ATTN_PASS_FORWARD) == ATTN_INVALID_NULL &&
+               attn_workspace_status(NULL, &d, (attn_pass)2) == ATTN_INVALID_ENUM,
+           "no descriptor, no pass");
+    EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_OK, "host memory: \"%s\"",
+           attn_last_message(NULL));
+    move(0, 0);
+    const long waits = emulated_calls("cudaStreamSynchronize");
+    EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_OK &&
+               emulated_calls("cudaStreamSynchronize") == waits,
+           "host lengths: \"%s\"", attn_last_message(NULL));
+    emulated_own(cu_k, sizeof cu_k, 0, 0);
+    EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_INVALID_NULL &&
+               strstr(attn_last_message(NULL), "workspace: null"),
+           "the library's workspace: \"%s\"", attn_last_message(NULL));
+
+    attn_workspace_size(NULL, &d, ATTN_PASS_FORWARD, &d.workspace_bytes);
+    cudaMalloc(&room, d.workspace_bytes);
+    d.workspace = room;
+    memset(room, 0xa5, d.workspace_bytes);
+    EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_INVALID_WORKSPACE &&
+               strstr(attn_last_message(NULL), "no call"),
+           "no call: \"%s\"", attn_last_message(NULL));
+    d.workspace_bytes--;
+    EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_INVALID_WORKSPACE &&
+               strstr(attn_last_message(NULL), "workspace_bytes"),
+           "a small workspace: \"%s\"", attn_last_message(NULL));
+    d.workspace_bytes++;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        cu_k[2] = wrong ? 16 : 18; /* below cu_k[1] */
+        attn_status status = attn_forward(NULL, &d);
+        EXPECT(status == ATTN_OK, "wrong lengths: \"%s\"", attn_last_message(NULL));
+        for (int again = 0; again < 2; again++) {
+            status = attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD);
+            EXPECT(wrong ? status == ATTN_INVALID_LENGTHS &&
+                               strstr(attn_last_message(NULL), "key.cu_seqlens[2]:")
+                         : status == ATTN_OK,
+                   "lengths, wrong %d: %s, \"%s\"", wrong, attn_status_name(status),
+                   attn_last_message(NULL));
+        }
+    }
+    fill();
+
+    static const char *const calls[] = {"cudaMemcpyAsync", "cudaStreamSynchronize", "kernel"};
+    for (int n = 0; n < 3; n++) {
+        emulated_fail(calls[n], 1, cudaErrorLaunchFailure);
+        attn_forward(NULL, &d);
+        EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_DEVICE_ERROR &&
+                   cudaGetLastError() == cudaSuccess,
+               "%s fails: \"%s\"", calls[n], attn_last_message(NULL));
+        cudaStreamSynchronize(NULL);
+        cudaGetLastError();
+    }
+    emulated_fail(NULL, 0, cudaSuccess);
+    emulated_capture_begin();
+    EXPECT(attn_workspace_status(NULL, &d, ATTN_PASS_FORWARD) == ATTN_DEVICE_ERROR,
+           "status in a capture: \"%s\"", attn_last_message(NULL));
+    emulated_capture_end();
+    cudaFree(room);
+    emulated_own(cu_k, 0, -1, 0);
+    move(-1, 0);
+    fill();
 }
 
 static void test_workspaces(void)
@@ -251,8 +378,13 @@ static void fail_each(const char *function, cudaError_t error, attn_status statu
 
 static void test_failures(void)
 {
-    for (int device = -1; device < 1; device++) {
+    for (int n = -1; n < 2; n++) { /* of the host; of a device; with lengths on it */
+        const int device = n < 0 ? -1 : 0;
         move(device, 0);
+        if (n == 1) {
+            emulated_own(cu_q, sizeof cu_q, 0, 0);
+            emulated_own(cu_k, sizeof cu_k, 0, 0);
+        }
         fail_each("cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 1, false);
         fail_each("cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
         fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
@@ -262,6 +394,8 @@ static void test_failures(void)
             fail_each("cudaStreamSynchronize", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         }
     }
+    emulated_own(cu_q, 0, -1, 0);
+    emulated_own(cu_k, 0, -1, 0);
     move(-1, 0);
 }
 
@@ -286,6 +420,42 @@ static void test_graph(void)
     emulated_capture_begin(); /* host memory cannot be part of one, and says so */
     expect_refused("capture of host memory", ATTN_BACKEND_CUDA, &d, ATTN_DEVICE_ERROR, "captur");
     emulated_capture_end();
+}
+
+/* A graph with lengths on the device computes with those that stand there when it is launched. */
+static void test_graph_lengths(void)
+{
+    static const int32_t other_q[B + 1] = {0, 1, 6, 11}, other_k[B + 1] = {0, 2, 4, 20};
+    attn_desc d = desc();
+    uint16_t out[TQ * HQ * D];
+
+    move(0, 0);
+    memcpy(cu_q, other_q, sizeof cu_q);
+    memcpy(cu_k, other_k, sizeof cu_k);
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK && cudaStreamSynchronize(NULL) == cudaSuccess,
+           "other lengths: \"%s\"", attn_last_message(NULL));
+    memcpy(out, t.out, sizeof out);
+    fill();
+    emulated_own(cu_q, sizeof cu_q, 0, 0);
+    emulated_own(cu_k, sizeof cu_k, 0, 0);
+    emulated_capture_begin();
+    const attn_status status = attn_forward(NULL, &d);
+    emulated_capture_end();
+    EXPECT(status == ATTN_OK && untouched(), "capture: \"%s\"", attn_last_message(NULL));
+    for (int n = 0; n < 4; n++) {
+        fill();
+        if (n % 2) {
+            memcpy(cu_q, other_q, sizeof cu_q);
+            memcpy(cu_k, other_k, sizeof cu_k);
+        }
+        EXPECT(emulated_graph_launch() == cudaSuccess &&
+                   (n % 2 ? memcmp(t.out, out, sizeof out) == 0 : as_expected()),
+               "launch %d of a graph with lengths on the device", n);
+    }
+    emulated_own(cu_q, 0, -1, 0);
+    emulated_own(cu_k, 0, -1, 0);
+    move(-1, 0);
+    fill();
 }
 
 /* More lengths than one kernel's argument holds. */
@@ -395,10 +565,13 @@ int main(void)
 
     test_choice();
     test_mixtures();
+    test_lengths();
+    test_status();
     test_workspaces();
     test_devices();
     test_failures();
     test_graph();
+    test_graph_lengths();
     test_many();
     test_host_calls();
     test_batch_helpers();

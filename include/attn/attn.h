@@ -196,7 +196,7 @@ typedef struct attn_score_output {
     int64_t batch_stride, head_stride, query_stride, key_stride;
 } attn_score_output;
 
-/* An array of integers, contiguous. */
+/* An array of integers, contiguous, in host memory or where the tensors lie. */
 typedef struct attn_index {
     const void *data;
     attn_itype type;
@@ -218,7 +218,9 @@ typedef struct attn_side {
     attn_index cu_seqlens; /* packed: B + 1 offsets, the first 0, never decreasing */
     attn_index seqused;    /* B lengths: only the first so many tokens of each sequence take part,
                               0 up to the room it has. May be null, but not when paged */
-    int64_t max_seqlen;    /* packed, paged: an upper bound of the lengths; 0 = computed */
+    int64_t max_seqlen;    /* an upper bound of the lengths, which changes no result; 0 = computed,
+                              and where packed or paged that needs them in memory that the host
+                              can read */
     int64_t pages;         /* paged: pages in the tensors */
     int64_t page_size;     /* paged: tokens in a page, at least 1 */
     attn_index block_table; /* paged: [B, max_pages], numbers of pages, 0 to pages - 1: token t of
@@ -262,6 +264,9 @@ typedef struct attn_desc {
                                sequence, and ends at bias_offset[b + 1] or before. The strides of
                                bias stay 0; its head_stride ATTN_BROADCAST means one [nq, nk] for
                                all heads */
+    int64_t bias_elements;  /* with bias_offset: elements that bias has in all; no sequence's part
+                               goes beyond. 0 = bias_offset[B], which needs it in memory that the
+                               host can read */
     attn_input alibi;       /* slopes, f32 (f64 for f64): s -= slope |i + nk - nq - j|. [Hq], or
                                [B, Hq] with strides; token_stride stays 0 */
     attn_input sink;        /* [Hq], f32 (f64 for f64): exp(sink) joins the denominator only; -inf
@@ -384,6 +389,26 @@ ATTN_API attn_status attn_backward(attn_context *context, const attn_desc *desc)
 ATTN_API attn_status attn_workspace_size(attn_context *context, const attn_desc *desc,
                                          attn_pass pass, size_t *bytes);
 
+/**
+ * What was wrong with lengths, tables and offsets in a device's memory. A call cannot look at those
+ * before its kernels do: these stay within the tensors whatever stands there, and note in the
+ * workspace what does not belong there. This call waits for the context's stream and tells the
+ * first of it, by field and entry, as the latest call that worked in desc->workspace found it; that
+ * has to be the caller's workspace, since the library's own is gone with the call. desc and pass
+ * are those of that call. Outputs of a call with wrong lengths are written all the same; what they
+ * hold is undefined.
+ *
+ * Where the host can read all of desc's arrays there is nothing to wait for: what is wrong with
+ * them was the answer of the call itself, and is that of this one. A call without a row of queries
+ * looks at nothing, and has nothing to tell.
+ *
+ * @return ATTN_OK; ATTN_INVALID_LENGTHS or ATTN_INVALID_INDEX, the message naming field and entry;
+ *         ATTN_INVALID_NULL without a workspace; ATTN_DEVICE_ERROR, also of what came before on the
+ *         stream; otherwise as the call.
+ */
+ATTN_API attn_status attn_workspace_status(attn_context *context, const attn_desc *desc,
+                                           attn_pass pass);
+
 /* What each backend says of a call. */
 typedef struct attn_candidate {
     attn_backend backend;
@@ -443,7 +468,8 @@ ATTN_API attn_status attn_sdpa(attn_context *context, attn_dtype dtype, int64_t 
 /* The arguments of flash_attn_varlen_func. q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv], out
  * [Tq, Hq, Dv], packed and contiguous; cu_seqlens of B + 1 entries. causal and the window are
  * bottom-right; window -1 = unlimited on that side. lse [Hq, Tq] and alibi_slopes [Hq], both f32
- * (f64 for f64), may be null. max_seqlen_q and max_seqlen_k may be 0. Dropout draws from `seed`. */
+ * (f64 for f64), may be null. max_seqlen_q and max_seqlen_k may be 0 where the host can read
+ * cu_seqlens. Dropout draws from `seed`. */
 ATTN_API attn_status attn_varlen(attn_context *context, attn_dtype dtype, int64_t batch,
                                  int64_t total_q, int64_t total_k, int64_t heads_q,
                                  int64_t heads_kv, int64_t head_dim, int64_t head_dim_v,

@@ -84,4 +84,4 @@ static attn_status run(const struct attn_settings *s, const struct attn_problem 
     return ATTN_OK;
 }
 
-const struct attn_backend_ops attn_backend_cpu = {ATTN_BACKEND_CPU, false, plan, run};
+const struct attn_backend_ops attn_backend_cpu = {ATTN_BACKEND_CPU, false, plan, run, NULL};

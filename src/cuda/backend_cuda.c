@@ -27,8 +27,10 @@ static bool is_empty(const struct attn_problem *p)
     return p->query.rows == 0 || p->heads_q == 0;
 }
 
-/* What a call takes: an image and what the kernels work in, in the device's memory. */
+/* What a call takes of the device's memory: a report on what the host could not read, an image,
+ * what the kernels work in. */
 struct room {
+    int64_t report; /* bytes; 0: none */
     struct attn_cuda_image image;
     int64_t bytes;
 };
@@ -36,10 +38,11 @@ struct room {
 static bool find_room(const struct attn_problem *p, const struct attn_cuda_forward *f,
                       struct room *r)
 {
-    *r = (struct room){{0, 0}, 0};
+    *r = (struct room){p->unread ? ATTN_ALIGN : 0, {0, 0}, 0};
     return is_empty(p) ||
            (attn_cuda_image_plan(&r->image, p) && f->workspace < (size_t)ATTN_CUDA_TOO_MANY &&
-            !__builtin_add_overflow(r->image.bytes, (int64_t)f->workspace, &r->bytes));
+            !__builtin_add_overflow(r->image.bytes, (int64_t)f->workspace, &r->bytes) &&
+            !__builtin_add_overflow(r->bytes, r->report, &r->bytes));
 }
 
 /* The device's number, or a refusal: there is none, or none that the kernels are for. */
@@ -121,17 +124,21 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
 
 /* A call under way on its device. */
 struct work {
-    const struct attn_problem *p; /* as the caller gave it: its arrays of integers can be read */
+    const struct attn_problem *p; /* as the caller gave it: its arrays of integers can be read, but
+                                     for p->unread */
     struct attn_cuda_forward forward;
     struct room room;
     cudaStream_t stream;
     struct attn_message *m;
 };
 
-/* Whether the query's tensors have rows that no query owns. */
+/* Whether the query's tensors have rows that no query owns, or may have them. */
 static bool has_unused_rows(const struct attn_problem *p)
 {
     const struct attn_axis *q = &p->query;
+    if (p->unread & (ATTN_BIT(ATTN_QUERY_CU) | ATTN_BIT(ATTN_QUERY_USED)) ||
+        (p->unread && p->bias_offset.data))
+        return true;
     for (int64_t b = 0; q->used && b < p->batch; b++)
         if (attn_axis_len(q, b) < attn_axis_room(q, b))
             return true;
@@ -141,22 +148,37 @@ static bool has_unused_rows(const struct attn_problem *p)
 /* Puts the kernels on the stream; `memory` is the device's and holds the image. */
 static attn_status launch(const struct work *w, char *memory)
 {
-    const struct attn_problem on_device = attn_cuda_image_problem(w->p, memory);
+    char *const image = memory + w->room.report;
+    const struct attn_problem on_device = attn_cuda_image_problem(w->p, image);
     cudaError_t error = cudaSuccess;
     if (has_unused_rows(w->p))
         error = attn_cuda_clear_rows(&on_device, w->stream);
     for (int n = 0; n < w->forward.count && error == cudaSuccess; n++) {
         struct attn_cuda_args args;
-        attn_cuda_forward_args(&w->forward, n, &on_device, memory + w->room.image.bytes, &args);
+        attn_cuda_forward_args(&w->forward, n, &on_device, image + w->room.image.bytes, &args);
         error = attn_cuda_start(&w->forward.launch[n], &args, w->stream);
     }
     return attn_cuda_status(error, "launching a kernel", w->m);
 }
 
+/* Sound copies of what the host could not read; the report begins the memory. */
+static cudaError_t make_sound(const struct work *w, char *memory)
+{
+    const struct attn_problem *p = w->p;
+    struct attn_cuda_soundness s = {.batch = p->batch,
+                                    .bias_heads = p->bias_per_head ? p->heads_q : 1,
+                                    .bias_elements = p->bias_elements,
+                                    .report = (uint64_t *)memory};
+    attn_cuda_image_guides(p, memory + w->room.report, &s.given, &s.sound);
+    return attn_cuda_make_sound(&s, w->stream);
+}
+
 static attn_status run_in_place(const struct work *w, char *memory)
 {
-    const attn_status status =
-        attn_cuda_status(attn_cuda_image_put(w->p, memory, w->stream), "passing lengths", w->m);
+    cudaError_t error = attn_cuda_image_put(w->p, memory + w->room.report, w->stream);
+    if (error == cudaSuccess && w->p->unread)
+        error = make_sound(w, memory);
+    const attn_status status = attn_cuda_status(error, "passing lengths", w->m);
     return status == ATTN_OK ? launch(w, memory) : status;
 }
 
@@ -212,25 +234,73 @@ static attn_status run_on_device(const struct work *w, void *workspace)
     return status;
 }
 
-static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
-                       const struct attn_plan *plan, void *workspace, struct attn_message *m)
+/* `work` on the problem's device, which is the calling thread's meanwhile. */
+static attn_status on_its_device(const struct work *w, void *workspace,
+                                 attn_status (*work)(const struct work *w, void *workspace))
 {
-    struct work w = {.p = p, .stream = s->stream, .m = m};
     int before = 0;
-    if (is_empty(p))
-        return ATTN_OK;
-    attn_cuda_plan_forward(p, plan->kernel_set, &w.forward);
-    find_room(p, &w.forward, &w.room);
-    attn_status status = attn_cuda_status(cudaGetDevice(&before), "device", m);
-    const int device = p->place.device == ATTN_HOST ? before : (int)p->place.device;
+    attn_status status = attn_cuda_status(cudaGetDevice(&before), "device", w->m);
+    const int device = w->p->place.device == ATTN_HOST ? before : (int)w->p->place.device;
     if (status == ATTN_OK && device != before)
-        status = attn_cuda_status(cudaSetDevice(device), "device", m);
+        status = attn_cuda_status(cudaSetDevice(device), "device", w->m);
     if (status != ATTN_OK)
         return status;
-    status = run_on_device(&w, workspace);
+    status = work(w, workspace);
     if (device != before)
         cudaSetDevice(before);
     return status;
 }
 
-const struct attn_backend_ops attn_backend_cuda = {ATTN_BACKEND_CUDA, true, plan, run};
+static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
+                       const struct attn_plan *plan, void *workspace, struct attn_message *m)
+{
+    struct work w = {.p = p, .stream = s->stream, .m = m};
+    if (is_empty(p))
+        return ATTN_OK;
+    attn_cuda_plan_forward(p, plan->kernel_set, &w.forward);
+    find_room(p, &w.forward, &w.room);
+    return on_its_device(&w, workspace, run_on_device);
+}
+
+/* ---- What was wrong on the device ------------------------------------------------------------ */
+
+/* The message for a report. */
+static attn_status tell(const struct attn_problem *p, uint64_t report, struct attn_message *m)
+{
+    const uint64_t field = report >> ATTN_CUDA_FIELD_SHIFT;
+    const int64_t entry = (int64_t)(report & ((UINT64_C(1) << ATTN_CUDA_FIELD_SHIFT) - 1));
+    if (report == ATTN_CUDA_SOUND)
+        return ATTN_OK;
+    if (field >= ATTN_CUDA_FIELDS || (field == ATTN_KEY_TABLE && p->key.max_pages == 0))
+        return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: no call has left a report in it");
+    if (field >= ATTN_ARRAYS)
+        return attn_say(m, ATTN_INVALID_LENGTHS, "%s.max_seqlen: sequence %" PRId64 " is longer",
+                        field == ATTN_CUDA_QUERY_MAX ? "query" : "key", entry);
+    const char *const name = attn_array_name((enum attn_array)field);
+    if (field == ATTN_KEY_TABLE)
+        return attn_say(m, ATTN_INVALID_INDEX, "%s[%" PRId64 "][%" PRId64 "]: not one of the "
+                        "%" PRId64 " pages", name, entry / p->key.max_pages,
+                        entry % p->key.max_pages, p->key.pages);
+    return attn_say(m, field == ATTN_BIAS_OFFSET ? ATTN_INVALID_INDEX : ATTN_INVALID_LENGTHS,
+                    "%s[%" PRId64 "]: out of its range, as the device found it", name, entry);
+}
+
+static attn_status read_report(const struct work *w, void *workspace)
+{
+    uint64_t report = 0;
+    cudaError_t error =
+        cudaMemcpyAsync(&report, workspace, sizeof report, cudaMemcpyDeviceToHost, w->stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(w->stream);
+    const attn_status status = attn_cuda_status(error, "reading what the device found", w->m);
+    return status == ATTN_OK ? tell(w->p, report, w->m) : status;
+}
+
+static attn_status status(const struct attn_settings *s, const struct attn_problem *p,
+                          void *workspace, struct attn_message *m)
+{
+    const struct work w = {.p = p, .stream = s->stream, .m = m};
+    return is_empty(p) ? ATTN_OK : on_its_device(&w, workspace, read_report);
+}
+
+const struct attn_backend_ops attn_backend_cuda = {ATTN_BACKEND_CUDA, true, plan, run, status};

@@ -29,25 +29,30 @@ attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_me
 /*
  * A copy of what a problem has in host memory, as kernels will find it: tensors without gaps, one
  * after the other, inputs before outputs. Of a problem whose tensors are the device's it holds the
- * arrays of integers that are not.
+ * arrays of integers that are not, and room for sound copies of those that are (p->unread).
  */
 struct attn_cuda_image {
-    int64_t inputs; /* bytes of inputs; outputs follow */
+    int64_t inputs; /* bytes that the host fills; sound copies and outputs follow */
     int64_t bytes;  /* in all; both are multiples of ATTN_ALIGN */
 };
 
-/* False: it does not fit in 63 bits. Reads arrays of integers, and no tensor. */
+/* False: it does not fit in 63 bits. Reads no tensor and no array. */
 bool attn_cuda_image_plan(struct attn_cuda_image *image, const struct attn_problem *p);
 
 /* Fills the inputs of an image in host memory. */
 void attn_cuda_image_fill(const struct attn_problem *p, char *image);
 
-/* Fills an image of arrays in the device's memory, as attn_cuda_put() does. */
+/* Fills the inputs of an image of arrays in the device's memory, as attn_cuda_put() does. */
 cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaStream_t stream);
 
 /* The same problem with pointers and strides into an image at `at`, which need not be memory that
  * the host can read. */
 struct attn_problem attn_cuda_image_problem(const struct attn_problem *p, char *at);
+
+/* What the sound copies in an image at `at` are made from, and where they are: of arrays that the
+ * host could read both are the image's. */
+void attn_cuda_image_guides(const struct attn_problem *p, char *at, struct attn_cuda_guides *given,
+                            struct attn_cuda_guides *sound);
 
 /* Outputs from an image in host memory to where the caller wants them. */
 void attn_cuda_image_spread(const struct attn_problem *p, const char *image);

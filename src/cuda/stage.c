@@ -7,9 +7,13 @@
 
 enum { AXES = 4, PIECES = 24 }; /* more than there are tensors and arrays in a forward problem */
 
+/* Who fills a piece of an image: the host, before the kernels; the device, from what the host
+ * cannot read; the kernels, for the caller. */
+enum filler { GIVEN, MADE, WRITTEN };
+
 /* A tensor or array. */
 struct piece {
-    char *from;            /* where the caller has it */
+    char *from;            /* where the caller has it; null: nowhere, it is made from others */
     int64_t size;          /* bytes of an element */
     int64_t extent[AXES];  /* 1 along an axis that it repeats along */
     int64_t stride[AXES];  /* the caller's, in elements */
@@ -17,7 +21,7 @@ struct piece {
     int64_t at, bytes;     /* in the image */
     size_t pointer;        /* offset in struct attn_problem of the pointer to it */
     size_t strides[AXES];  /* likewise of its strides; 0: there is none */
-    bool written;
+    enum filler filler;
 };
 
 struct pieces {
@@ -60,9 +64,9 @@ static struct tokens tokens_of(const struct attn_problem *p, const struct attn_a
 
 /* A tensor of `run` elements for each token and head. */
 static void add_view(struct pieces *all, const struct attn_view *v, size_t field, struct tokens t,
-                     int64_t heads, int64_t run, int64_t size, bool written)
+                     int64_t heads, int64_t run, int64_t size, enum filler filler)
 {
-    add(all, (struct piece){.from = v->data, .size = size, .written = written,
+    add(all, (struct piece){.from = v->data, .size = size, .filler = filler,
                             .extent = {t.outer, t.inner, heads, run},
                             .stride = {v->batch, v->token, v->head, 1},
                             .pointer = field + offsetof(struct attn_view, data),
@@ -97,6 +101,14 @@ static void add_rows(struct pieces *all, const void *data, size_t pointer, int64
                             .strides = {0, 0, stride_field, 0}});
 }
 
+static void add_array(struct pieces *all, const void *data, size_t pointer, int64_t entries,
+                      bool is64, enum filler filler)
+{
+    add(all, (struct piece){.from = (char *)data, .size = is64 ? 8 : 4,
+                            .extent = {1, 1, 1, entries}, .stride = {0, 0, 0, 1},
+                            .pointer = pointer, .filler = filler});
+}
+
 static void add_token_bytes(struct pieces *all, const struct attn_problem *p,
                             const struct attn_token_bytes *m, size_t field,
                             const struct attn_axis *axis)
@@ -115,8 +127,7 @@ static void add_bias(struct pieces *all, const struct attn_problem *p)
     if (!p->bias_offset.data)
         add_scores(all, p, &p->bias, FIELD(bias), p->query.max, p->key.max, size);
     else if (p->bias.data)
-        add_rows(all, p->bias.data, FIELD(bias.data), 1, 0, 0,
-                 attn_index_at(p->bias_offset.data, p->bias_offset.is64, p->batch), size);
+        add_rows(all, p->bias.data, FIELD(bias.data), 1, 0, 0, p->bias_elements, size);
 }
 
 static int64_t blocks(int64_t n, int64_t size) { return size ? (n + size - 1) / size : 0; }
@@ -126,17 +137,17 @@ static void collect_tensors(struct pieces *all, const struct attn_problem *p)
     const int64_t size = attn_dtype_size(p->dtype);
     const int64_t number = attn_dtype_size(attn_compute_dtype(p->dtype));
     const struct tokens q = tokens_of(p, &p->query), k = tokens_of(p, &p->key);
-    add_view(all, &p->q, FIELD(q), q, p->heads_q, p->head_dim, size, false);
-    add_view(all, &p->k, FIELD(k), k, p->heads_kv, p->head_dim, size, false);
-    add_view(all, &p->v, FIELD(v), k, p->heads_kv, p->head_dim_v, size, false);
-    add_view(all, &p->out, FIELD(out), q, p->heads_q, p->head_dim_v, size, true);
+    add_view(all, &p->q, FIELD(q), q, p->heads_q, p->head_dim, size, GIVEN);
+    add_view(all, &p->k, FIELD(k), k, p->heads_kv, p->head_dim, size, GIVEN);
+    add_view(all, &p->v, FIELD(v), k, p->heads_kv, p->head_dim_v, size, GIVEN);
+    add_view(all, &p->out, FIELD(out), q, p->heads_q, p->head_dim_v, size, WRITTEN);
     if (p->lse.data)
-        add_view(all, &p->lse, FIELD(lse), q, p->heads_q, 1, number, true);
+        add_view(all, &p->lse, FIELD(lse), q, p->heads_q, 1, number, WRITTEN);
     if (p->alibi.data)
         add_view(all, &p->alibi, FIELD(alibi), (struct tokens){p->batch, 1}, p->heads_q, 1, number,
-                 false);
+                 GIVEN);
     if (p->sink.data)
-        add_view(all, &p->sink, FIELD(sink), (struct tokens){1, 1}, p->heads_q, 1, number, false);
+        add_view(all, &p->sink, FIELD(sink), (struct tokens){1, 1}, p->heads_q, 1, number, GIVEN);
     add_bias(all, p);
     add_scores(all, p, &p->mask, FIELD(mask), p->query.max, p->key.max, 1);
     add_scores(all, p, &p->block_mask, FIELD(block_mask), blocks(p->query.max, p->block_q),
@@ -147,30 +158,39 @@ static void collect_tensors(struct pieces *all, const struct attn_problem *p)
 
 /* ---- Arrays of integers --------------------------------------------------------------------- */
 
-static void add_array(struct pieces *all, const void *data, size_t pointer, bool is64,
-                      int64_t entries)
+/* One that kernels find their way by; of those on the device they have a sound copy. */
+static void add_guide(struct pieces *all, const struct attn_problem *p, enum attn_array array,
+                      const void *data, size_t pointer, bool is64, int64_t entries)
 {
-    if (attn_place_of(data).device == ATTN_HOST)
-        add_rows(all, data, pointer, 1, 0, 0, entries, is64 ? 8 : 4);
+    add_array(all, data, pointer, entries, is64, p->unread & ATTN_BIT(array) ? MADE : GIVEN);
+}
+
+/* Whether a side has lengths made for it besides those that the caller gave: where they are known
+ * from cu_seqlens on the device, which may have more than the bound, and those of queries where a
+ * sequence may turn out to have no bias. */
+static bool has_made_lengths(const struct attn_problem *p, const struct attn_axis *a)
+{
+    const enum attn_array cu = a == &p->query ? ATTN_QUERY_CU : ATTN_KEY_CU;
+    return !a->used && (p->unread & ATTN_BIT(cu) ||
+                        (a == &p->query && p->unread && p->bias_offset.data));
 }
 
 static void add_axis(struct pieces *all, const struct attn_problem *p, const struct attn_axis *a,
                      size_t field)
 {
+    const bool query = a == &p->query;
+    const size_t used = field + offsetof(struct attn_axis, used);
     if (a->cu)
-        add_array(all, a->cu, field + offsetof(struct attn_axis, cu), a->cu64, p->batch + 1);
+        add_guide(all, p, query ? ATTN_QUERY_CU : ATTN_KEY_CU, a->cu,
+                  field + offsetof(struct attn_axis, cu), a->cu64, p->batch + 1);
     if (a->used)
-        add_array(all, a->used, field + offsetof(struct attn_axis, used), a->used64, p->batch);
+        add_guide(all, p, query ? ATTN_QUERY_USED : ATTN_KEY_USED, a->used, used, a->used64,
+                  p->batch);
+    if (has_made_lengths(p, a))
+        add_array(all, NULL, used, p->batch, true, MADE);
     if (a->page_size) /* also where only the shape is asked for, and there is no table */
-        add_array(all, a->table, field + offsetof(struct attn_axis, table), a->table64,
-                  p->batch * a->max_pages);
-}
-
-static void add_integers(struct pieces *all, const struct attn_integers *a, size_t field,
-                         int64_t entries)
-{
-    if (a->data)
-        add_array(all, a->data, field + offsetof(struct attn_integers, data), a->is64, entries);
+        add_guide(all, p, ATTN_KEY_TABLE, a->table, field + offsetof(struct attn_axis, table),
+                  a->table64, p->batch * a->max_pages);
 }
 
 static int64_t documents(const struct attn_problem *p, const struct attn_axis *a)
@@ -178,24 +198,35 @@ static int64_t documents(const struct attn_problem *p, const struct attn_axis *a
     return a->cu ? a->rows : p->batch * a->span;
 }
 
+static void add_documents(struct pieces *all, const struct attn_integers *a, size_t pointer,
+                          int64_t entries)
+{
+    if (a->data && attn_place_of(a->data).device == ATTN_HOST)
+        add_array(all, a->data, pointer, entries, a->is64, GIVEN);
+}
+
 static void collect_arrays(struct pieces *all, const struct attn_problem *p)
 {
     add_axis(all, p, &p->query, FIELD(query));
     add_axis(all, p, &p->key, FIELD(key));
-    add_integers(all, &p->prefix, FIELD(prefix), p->batch);
-    add_integers(all, &p->bias_offset, FIELD(bias_offset), p->batch + 1);
-    add_integers(all, &p->query_docs, FIELD(query_docs), documents(p, &p->query));
-    add_integers(all, &p->key_docs, FIELD(key_docs), documents(p, &p->key));
+    if (p->prefix.data)
+        add_guide(all, p, ATTN_PREFIX, p->prefix.data, FIELD(prefix.data), p->prefix.is64,
+                  p->batch);
+    if (p->bias_offset.data)
+        add_guide(all, p, ATTN_BIAS_OFFSET, p->bias_offset.data, FIELD(bias_offset.data),
+                  p->bias_offset.is64, p->batch + 1);
+    add_documents(all, &p->query_docs, FIELD(query_docs.data), documents(p, &p->query));
+    add_documents(all, &p->key_docs, FIELD(key_docs.data), documents(p, &p->key));
 }
 
 /* ---- The image ------------------------------------------------------------------------------ */
 
-/* Gives room to the inputs, or to the outputs, from *end on. */
-static void place(struct pieces *all, bool written, int64_t *end)
+/* Gives room to the pieces of one filler, from *end on. */
+static void place(struct pieces *all, enum filler filler, int64_t *end)
 {
     for (int n = 0; n < all->count; n++) {
         struct piece *x = &all->piece[n];
-        if (x->written != written)
+        if (x->filler != filler)
             continue;
         x->at = *end;
         all->fit = all->fit && !__builtin_add_overflow(*end, x->bytes, end) &&
@@ -212,9 +243,10 @@ static struct attn_cuda_image collect(struct pieces *all, const struct attn_prob
     if (p->place.device == ATTN_HOST)
         collect_tensors(all, p);
     collect_arrays(all, p);
-    place(all, false, &image.inputs);
+    place(all, GIVEN, &image.inputs);
     image.bytes = image.inputs;
-    place(all, true, &image.bytes);
+    place(all, MADE, &image.bytes);
+    place(all, WRITTEN, &image.bytes);
     return image;
 }
 
@@ -257,7 +289,7 @@ static void copy_run(const struct piece *x, char *from, char *close, int64_t n)
     for (int64_t i = 0; i < (dense ? 1 : n); i++) {
         char *const there = from + i * x->stride[AXES - 1] * x->size;
         char *const here = close + i * x->size;
-        if (x->written)
+        if (x->filler == WRITTEN)
             memcpy(there, here, bytes);
         else
             memcpy(here, there, bytes);
@@ -279,23 +311,23 @@ static void copy(struct piece x, char *image)
                          x.extent[3]);
 }
 
-static void copy_all(const struct attn_problem *p, char *image, bool written)
+static void copy_all(const struct attn_problem *p, char *image, enum filler filler)
 {
     struct pieces all;
     collect(&all, p);
     for (int n = 0; n < all.count; n++)
-        if (all.piece[n].written == written)
+        if (all.piece[n].filler == filler)
             copy(all.piece[n], image);
 }
 
-void attn_cuda_image_fill(const struct attn_problem *p, char *image) { copy_all(p, image, false); }
+void attn_cuda_image_fill(const struct attn_problem *p, char *image) { copy_all(p, image, GIVEN); }
 
 void attn_cuda_image_spread(const struct attn_problem *p, const char *image)
 {
-    copy_all(p, (char *)image, true);
+    copy_all(p, (char *)image, WRITTEN);
 }
 
-/* The bytes from..from + n of an image of arrays. */
+/* The bytes from..from + n of an image of arrays, among those that the host gives. */
 static void window(const struct pieces *all, int64_t from, int64_t n, char *to)
 {
     memset(to, 0, (size_t)n);
@@ -314,8 +346,8 @@ cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaS
     char part[ATTN_CUDA_PUT_BYTES];
     const struct attn_cuda_image whole = collect(&all, p);
     cudaError_t error = cudaSuccess;
-    for (int64_t at = 0; at < whole.bytes && error == cudaSuccess; at += (int64_t)sizeof part) {
-        const int64_t left = whole.bytes - at;
+    for (int64_t at = 0; at < whole.inputs && error == cudaSuccess; at += (int64_t)sizeof part) {
+        const int64_t left = whole.inputs - at;
         const int64_t n = left < (int64_t)sizeof part ? left : (int64_t)sizeof part;
         window(&all, at, n, part);
         error = attn_cuda_put(image + at, part, (size_t)n, stream);
@@ -323,7 +355,8 @@ cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaS
     return error;
 }
 
-struct attn_problem attn_cuda_image_problem(const struct attn_problem *p, char *at)
+/* The problem with its pieces at `at`, those that the device makes only if `sound`. */
+static struct attn_problem moved(const struct attn_problem *p, char *at, bool sound)
 {
     struct attn_problem made = *p;
     struct pieces all;
@@ -331,11 +364,28 @@ struct attn_problem attn_cuda_image_problem(const struct attn_problem *p, char *
     for (int n = 0; n < all.count; n++) {
         const struct piece *x = &all.piece[n];
         char *const data = at + x->at;
+        if (x->filler == MADE && !sound)
+            continue;
         memcpy((char *)&made + x->pointer, &data, sizeof data);
         for (int i = 0; i < AXES; i++)
             if (x->strides[i])
                 memcpy((char *)&made + x->strides[i], &x->close[i], sizeof x->close[i]);
     }
+    made.query.used64 |= has_made_lengths(p, &p->query);
+    made.key.used64 |= has_made_lengths(p, &p->key);
     made.probs_user = NULL; /* the caller's own, and nothing to kernels */
     return made;
+}
+
+struct attn_problem attn_cuda_image_problem(const struct attn_problem *p, char *at)
+{
+    return moved(p, at, true);
+}
+
+void attn_cuda_image_guides(const struct attn_problem *p, char *at, struct attn_cuda_guides *given,
+                            struct attn_cuda_guides *sound)
+{
+    const struct attn_problem from = moved(p, at, false), to = moved(p, at, true);
+    *given = (struct attn_cuda_guides){from.query, from.key, from.prefix, from.bias_offset};
+    *sound = (struct attn_cuda_guides){to.query, to.key, to.prefix, to.bias_offset};
 }

@@ -2,6 +2,7 @@
 #include "cuda/stream.h"
 
 #include "cuda/prepare.h"
+#include "cuda/sound.h"
 
 namespace {
 
@@ -29,6 +30,14 @@ template <class T> cudaError_t launch(void (*kernel)(T), const grid &g, T argume
                             arguments, (size_t)g.shared, g.stream);
 }
 
+/* For so many pieces of work that blocks share out: no more than any device runs at once. (static,
+ * as nvcc exports what only the namespace hides.) */
+static int64_t blocks(int64_t n)
+{
+    const int64_t most = 4096;
+    return n < most ? n : most;
+}
+
 } // namespace
 
 extern "C" cudaError_t attn_cuda_start(const struct attn_cuda_launch *l,
@@ -46,11 +55,21 @@ extern "C" cudaError_t attn_cuda_put(void *to, const void *from, size_t bytes, c
     return launch(prepare::put, {1, prepare::THREADS, 0, stream}, w);
 }
 
+extern "C" cudaError_t attn_cuda_make_sound(const struct attn_cuda_soundness *s,
+                                            cudaStream_t stream)
+{
+    const int64_t pages = s->sound.key.table ? s->batch * s->sound.key.max_pages : 0;
+    const cudaError_t error =
+        launch(sound::lengths, {1, sound::THREADS, sound::SHARED, stream}, *s);
+    if (error != cudaSuccess || pages == 0)
+        return error;
+    return launch(sound::pages,
+                  {blocks((pages - 1) / sound::THREADS + 1), sound::THREADS, 0, stream}, *s);
+}
+
 extern "C" cudaError_t attn_cuda_clear_rows(const struct attn_problem *p, cudaStream_t stream)
 {
-    const int64_t most = 4096; /* blocks: more than any device runs at once */
     if (p->query.rows == 0)
         return cudaSuccess;
-    return launch(prepare::clear_rows,
-                  {p->query.rows < most ? p->query.rows : most, prepare::THREADS, 0, stream}, *p);
+    return launch(prepare::clear_rows, {blocks(p->query.rows), prepare::THREADS, 0, stream}, *p);
 }

@@ -294,4 +294,4 @@ static attn_status eager_run(const struct attn_settings *s, const struct attn_pr
 }
 
 const struct attn_backend_ops attn_backend_eager = {ATTN_BACKEND_EAGER, false, eager_plan,
-                                                   eager_run};
+                                                   eager_run, NULL};

@@ -59,7 +59,8 @@ class Desc(Sized):
         c.c_int64, "batch heads_q heads_kv head_dim head_dim_v") + [
         ("query", Side), ("key", Side)] + fields(Tensor, "q k v out lse") + fields(
         c.c_double, "scale softcap") + [
-        ("bias", Scores), ("bias_offset", Index), ("alibi", Tensor), ("sink", Tensor),
+        ("bias", Scores), ("bias_offset", Index), ("bias_elements", c.c_int64),
+        ("alibi", Tensor), ("sink", Tensor),
         ("align", c.c_int), ("causal", c.c_int32), ("window", c.c_int32),
         ("window_left", c.c_int64), ("window_right", c.c_int64)] + fields(
         TokenMask, "key_mask query_mask") + [("mask", Scores)] + fields(
