@@ -10,6 +10,18 @@
 #include "message.h"
 #include "problem.h"
 
+/* What a context keeps from call to call for a backend that computes on a device: two buffers through
+ * which tensors go from the host's memory to the device's and back. All zero at first. */
+struct attn_ferry {
+    void *buffer[2]; /* of `bytes` bytes each */
+    void *event[2];  /* when the device is done with it */
+    size_t bytes;
+    int32_t device;
+};
+
+/* Gives all of it back (backends.c). */
+void attn_ferry_release(struct attn_ferry *ferry);
+
 /* A context's choices with defaults resolved. */
 struct attn_settings {
     attn_backend backend;
@@ -17,6 +29,7 @@ struct attn_settings {
     int32_t isa;             /* cpu: index of the best set allowed, as attn_isa_name() counts */
     void *stream;
     attn_allocator allocator; /* both functions set */
+    struct attn_ferry *ferry; /* of the context; null: none is kept */
 };
 
 /* A backend's answer to a problem. */
@@ -68,5 +81,6 @@ extern const struct attn_backend_ops attn_backend_eager;
 
 /* What the cuda backend knows of a pointer; see place.h. */
 struct attn_place attn_cuda_place(const void *data);
+void attn_cuda_ferry_release(struct attn_ferry *ferry);
 
 #endif

@@ -21,3 +21,12 @@ struct attn_place attn_place_of(const void *data)
     return (struct attn_place){ATTN_HOST, true};
 #endif
 }
+
+void attn_ferry_release(struct attn_ferry *ferry)
+{
+#if ATTN_HAVE_CUDA
+    attn_cuda_ferry_release(ferry);
+#else
+    (void)ferry;
+#endif
+}

@@ -87,6 +87,7 @@ static attn_status settings_init(struct attn_settings *s, const attn_options *o,
         s->threads = attn_most_threads();
     s->isa = attn_isa_best();
     s->stream = o->stream;
+    s->ferry = NULL;
     s->allocator = o->allocator;
     if (!s->allocator.alloc) {
         s->allocator.alloc = default_alloc;
@@ -139,6 +140,8 @@ attn_status attn_context_create(attn_context **context, const attn_options *opti
     if (!c)
         return attn_say(&thread_message, ATTN_NO_MEMORY, "no memory for a context");
     c->settings = settings;
+    c->ferry = (struct attn_ferry){{NULL, NULL}, {NULL, NULL}, 0, 0};
+    c->settings.ferry = &c->ferry;
     c->message.text[0] = 0;
     *context = c;
     return ATTN_OK;
@@ -149,6 +152,7 @@ void attn_context_destroy(attn_context *context)
     if (!context)
         return;
     const attn_allocator a = context->settings.allocator;
+    attn_ferry_release(&context->ferry);
     a.release(a.user, context, sizeof *context);
 }
 

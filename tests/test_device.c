@@ -317,8 +317,6 @@ static void test_workspaces(void)
            "workspace on the device: \"%s\"", attn_last_message(NULL));
     fill();
     move(-1, 0);
-    expect_refused("workspace on the device", ATTN_BACKEND_CUDA, &d, ATTN_INVALID_WORKSPACE,
-                   "workspace");
     cudaFree(room);
 }
 
@@ -390,13 +388,69 @@ static void test_failures(void)
         fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
         fail_each("kernel", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, device == 0);
         if (device < 0) {
-            fail_each("cudaMemcpyAsync", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
+            fail_each("cudaMemcpyAsync", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 4, false);
+            fail_each("cudaEventRecord", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 4, false);
+            fail_each("cudaEventSynchronize", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, false);
+            fail_each("cudaStreamIsCapturing", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 1, false);
             fail_each("cudaStreamSynchronize", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         }
     }
     emulated_own(cu_q, 0, -1, 0);
     emulated_own(cu_k, 0, -1, 0);
     move(-1, 0);
+}
+
+/* Pinned memory is a context's, from its first call on; it is as much as the calls need, and of their
+ * device. A call without a context takes its own, and a failure to have it leaves nothing. */
+static void test_pinned(void)
+{
+    static const struct {
+        const char *function;
+        cudaError_t error;
+        attn_status status;
+    } failures[] = {{"cudaHostAlloc", cudaErrorMemoryAllocation, ATTN_NO_MEMORY},
+                    {"cudaEventCreateWithFlags", cudaErrorInvalidValue, ATTN_DEVICE_ERROR}};
+    attn_desc d = desc(), small = desc();
+    attn_context *c = context(ATTN_BACKEND_CUDA);
+
+    for (int n = 0; n < 4; n++) {
+        const int calls = n / 2 + 1;
+        emulated_fail(failures[n % 2].function, calls, failures[n % 2].error);
+        EXPECT(attn_forward(c, &d) == failures[n % 2].status && emulated_pinned() == 0 &&
+                   cudaGetLastError() == cudaSuccess && untouched(),
+               "%s, call %d fails: \"%s\", %ld are left", failures[n % 2].function, calls,
+               attn_last_message(c), emulated_pinned());
+    }
+    emulated_fail(NULL, 0, cudaSuccess);
+
+    small.batch = 1;
+    memset(&small.query, 0, sizeof small.query);
+    small.query.seqlen = 1;
+    small.key = small.query;
+    EXPECT(attn_forward(c, &small) == ATTN_OK, "a small call: \"%s\"", attn_last_message(c));
+    const long taken = emulated_calls("cudaHostAlloc");
+    for (int n = 0; n < 3; n++) {
+        fill();
+        EXPECT(attn_forward(c, &d) == ATTN_OK && as_expected(), "pinned: \"%s\"",
+               attn_last_message(c));
+    }
+    EXPECT(emulated_calls("cudaHostAlloc") == taken + 2 && emulated_pinned() == 4,
+           "%ld buffers for three calls, %ld are left", emulated_calls("cudaHostAlloc") - taken,
+           emulated_pinned());
+    cudaSetDevice(1);
+    fill();
+    EXPECT(attn_forward(c, &d) == ATTN_OK && as_expected() &&
+               emulated_calls("cudaHostAlloc") == taken + 4 && emulated_pinned() == 4,
+           "pinned on another device: \"%s\"", attn_last_message(c));
+    cudaSetDevice(0);
+    attn_context_destroy(c);
+    EXPECT(emulated_pinned() == 0, "a context leaves %ld behind", emulated_pinned());
+    setenv("ATTN_BACKEND", "cuda", 1);
+    fill();
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK && as_expected() && emulated_pinned() == 0,
+           "no context: \"%s\", %ld are left", attn_last_message(NULL), emulated_pinned());
+    unsetenv("ATTN_BACKEND");
+    fill();
 }
 
 /* ---- Graphs; many lengths -------------------------------------------------------------------- */
@@ -418,7 +472,8 @@ static void test_graph(void)
     move(-1, 0);
     fill();
     emulated_capture_begin(); /* host memory cannot be part of one, and says so */
-    expect_refused("capture of host memory", ATTN_BACKEND_CUDA, &d, ATTN_DEVICE_ERROR, "captur");
+    expect_refused("capture of host memory", ATTN_BACKEND_CUDA, &d, ATTN_DEVICE_ERROR,
+                   "q: lies in host memory, and the stream");
     emulated_capture_end();
 }
 
@@ -570,6 +625,7 @@ int main(void)
     test_workspaces();
     test_devices();
     test_failures();
+    test_pinned();
     test_graph();
     test_graph_lengths();
     test_many();
@@ -579,5 +635,7 @@ int main(void)
     emulated_set_machine((struct emulated_machine){-1, 0, 0}); /* and none comes */
     expect_refused("no driver", ATTN_BACKEND_CUDA, &d, ATTN_NO_DEVICE, "no driver");
     EXPECT(attn_forward(NULL, &d) == ATTN_OK, "auto, no driver: %s", attn_last_message(NULL));
+    EXPECT(emulated_pinned() == 0, "%ld pieces of pinned memory and events are left",
+           emulated_pinned());
     return report_end();
 }

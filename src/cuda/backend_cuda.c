@@ -113,8 +113,8 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
         return;
     }
     const bool staged = p->place.device == ATTN_HOST;
-    plan->workspace = (size_t)(staged ? r.image.bytes : r.bytes);
-    plan->brings_own = !staged;
+    plan->workspace = staged ? 0 : (size_t)r.bytes;
+    plan->brings_own = true;
     plan->threads = 1;
     plan->kernel_set = pair;
     plan->kernel[0] = pair->name;
@@ -129,6 +129,7 @@ struct work {
     struct attn_cuda_forward forward;
     struct room room;
     cudaStream_t stream;
+    struct attn_ferry *ferry; /* of a staged call */
     struct attn_message *m;
 };
 
@@ -182,56 +183,69 @@ static attn_status run_in_place(const struct work *w, char *memory)
     return status == ATTN_OK ? launch(w, memory) : status;
 }
 
-static attn_status copy(const struct work *w, char *to, const char *from, size_t bytes,
-                        enum cudaMemcpyKind kind, const char *what)
+/* Inputs to the device, kernels, outputs back: all the host's memory is the caller's again after it.
+ */
+static attn_status run_staged(const struct work *w, char *memory)
 {
-    return bytes == 0 ? ATTN_OK
-                      : attn_cuda_status(cudaMemcpyAsync(to, from, bytes, kind, w->stream), what,
-                                         w->m);
-}
-
-/* `image` is the host's, as large as that on the device. */
-static attn_status run_staged(const struct work *w, char *memory, char *image)
-{
-    const size_t inputs = (size_t)w->room.image.inputs;
-    const size_t outputs = (size_t)(w->room.image.bytes - w->room.image.inputs);
-    attn_cuda_image_fill(w->p, image);
+    const struct attn_cuda_image *const image = &w->room.image;
     attn_status status =
-        copy(w, memory, image, inputs, cudaMemcpyHostToDevice, "copying inputs");
+        attn_cuda_status(attn_cuda_ferry_in(w->ferry, w->p, image, memory, w->stream),
+                         "copying inputs", w->m);
     if (status == ATTN_OK)
         status = launch(w, memory);
     if (status == ATTN_OK)
-        status = copy(w, image + inputs, memory + inputs, outputs, cudaMemcpyDeviceToHost,
-                      "copying outputs");
-    /* Also after a failure: the image is the caller's or the allocator's again. */
+        status = attn_cuda_status(attn_cuda_ferry_out(w->ferry, w->p, image, memory, w->stream),
+                                  "computing", w->m);
+    /* Also after a failure, when copies may be under way. */
     const cudaError_t waited = cudaStreamSynchronize(w->stream);
-    if (status == ATTN_OK)
-        status = attn_cuda_status(waited, "computing", w->m);
-    if (status == ATTN_OK)
-        attn_cuda_image_spread(w->p, image);
-    return status;
+    return status == ATTN_OK ? attn_cuda_status(waited, "computing", w->m) : status;
 }
 
-/* The device's memory is `workspace`, or, where that is null or the host's, comes and goes in the
- * order of the stream. */
-static attn_status run_on_device(const struct work *w, void *workspace)
+/* What a staged call needs of the host; host memory cannot be part of a graph. */
+static attn_status open_ferry(const struct work *w)
 {
-    const bool staged = w->p->place.device == ATTN_HOST;
-    const bool take = w->room.bytes > 0 && (staged || !workspace);
-    void *memory = staged ? NULL : workspace;
+    enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    int device = 0;
+    cudaError_t error = cudaStreamIsCapturing(w->stream, &capturing);
+    if (error == cudaSuccess && capturing != cudaStreamCaptureStatusNone)
+        return attn_say(w->m, ATTN_DEVICE_ERROR, "cuda: q: lies in host memory, and the stream is "
+                        "being captured");
+    if (error == cudaSuccess)
+        error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = attn_cuda_ferry_open(w->ferry, &w->room.image, device);
+    return attn_cuda_status(error, "pinned memory", w->m);
+}
+
+/* `work` in the caller's workspace or, where that is null, in memory that comes and goes in the order
+ * of the stream. */
+static attn_status in_memory(const struct work *w, void *workspace,
+                             attn_status (*work)(const struct work *w, char *memory))
+{
+    const bool take = w->room.bytes > 0 && !workspace;
+    void *memory = workspace;
     attn_status status = ATTN_OK;
     if (take)
         status = attn_cuda_status(cudaMallocAsync(&memory, (size_t)w->room.bytes, w->stream),
                                   "workspace", w->m);
     if (status != ATTN_OK)
         return status;
-    status = staged ? run_staged(w, memory, workspace) : run_in_place(w, memory);
+    status = work(w, memory);
     if (take) {
         const cudaError_t freed = cudaFreeAsync(memory, w->stream);
         if (status == ATTN_OK)
             status = attn_cuda_status(freed, "workspace", w->m);
     }
     return status;
+}
+
+/* The caller's workspace is the device's, or there is none. */
+static attn_status run_on_device(const struct work *w, void *workspace)
+{
+    if (w->p->place.device != ATTN_HOST)
+        return in_memory(w, workspace, run_in_place);
+    const attn_status status = open_ferry(w);
+    return status == ATTN_OK ? in_memory(w, NULL, run_staged) : status;
 }
 
 /* `work` on the problem's device, which is the calling thread's meanwhile. */
@@ -254,12 +268,15 @@ static attn_status on_its_device(const struct work *w, void *workspace,
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
                        const struct attn_plan *plan, void *workspace, struct attn_message *m)
 {
-    struct work w = {.p = p, .stream = s->stream, .m = m};
+    struct attn_ferry own = {{NULL, NULL}, {NULL, NULL}, 0, 0}; /* of a call without a context */
+    struct work w = {.p = p, .stream = s->stream, .ferry = s->ferry ? s->ferry : &own, .m = m};
     if (is_empty(p))
         return ATTN_OK;
     attn_cuda_plan_forward(p, plan->kernel_set, &w.forward);
     find_room(p, &w.forward, &w.room);
-    return on_its_device(&w, workspace, run_on_device);
+    const attn_status status = on_its_device(&w, workspace, run_on_device);
+    attn_cuda_ferry_release(&own);
+    return status;
 }
 
 /* ---- What was wrong on the device ------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The parts of the cuda backend's host side: which device (device.c), a problem's memory on it
- * (stage.c). backend_cuda.c puts them together. */
+ * (stage.c), the way there and back (ferry.c). backend_cuda.c puts them together. */
 #ifndef ATTN_CUDA_HOST_H
 #define ATTN_CUDA_HOST_H
 
@@ -39,8 +39,9 @@ struct attn_cuda_image {
 /* False: it does not fit in 63 bits. Reads no tensor and no array. */
 bool attn_cuda_image_plan(struct attn_cuda_image *image, const struct attn_problem *p);
 
-/* Fills the inputs of an image in host memory. */
-void attn_cuda_image_fill(const struct attn_problem *p, char *image);
+/* Bytes from .. from + n - 1 of an image, those of inputs, to host memory. Here and below parts begin
+ * and end at multiples of ATTN_ALIGN, or with the image. */
+void attn_cuda_image_fill(const struct attn_problem *p, int64_t from, int64_t n, char *to);
 
 /* Fills the inputs of an image of arrays in the device's memory, as attn_cuda_put() does. */
 cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaStream_t stream);
@@ -54,7 +55,25 @@ struct attn_problem attn_cuda_image_problem(const struct attn_problem *p, char *
 void attn_cuda_image_guides(const struct attn_problem *p, char *at, struct attn_cuda_guides *given,
                             struct attn_cuda_guides *sound);
 
-/* Outputs from an image in host memory to where the caller wants them. */
-void attn_cuda_image_spread(const struct attn_problem *p, const char *image);
+/* Outputs among these bytes of an image, which stand at `part`, to where the caller wants them. */
+void attn_cuda_image_spread(const struct attn_problem *p, int64_t from, int64_t n,
+                            const char *part);
+
+/* ---- ferry.c -------------------------------------------------------------------------------- */
+
+/* Sees to it that `ferry` has what the image needs, on the current device, `device`. */
+cudaError_t attn_cuda_ferry_open(struct attn_ferry *ferry, const struct attn_cuda_image *image,
+                                 int device);
+
+/* Takes an image's inputs to the device's memory at `memory`, in parts through two pinned buffers:
+ * while one is copied, the other is filled. Does not wait for the last ones. */
+cudaError_t attn_cuda_ferry_in(struct attn_ferry *ferry, const struct attn_problem *p,
+                               const struct attn_cuda_image *image, char *memory,
+                               cudaStream_t stream);
+
+/* Takes its outputs to the caller likewise; they are there when it returns cudaSuccess. */
+cudaError_t attn_cuda_ferry_out(struct attn_ferry *ferry, const struct attn_problem *p,
+                                const struct attn_cuda_image *image, const char *memory,
+                                cudaStream_t stream);
 
 #endif

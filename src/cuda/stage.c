@@ -296,48 +296,54 @@ static void copy_run(const struct piece *x, char *from, char *close, int64_t n)
     }
 }
 
-static void copy(struct piece x, char *image)
+/* Elements first .. first + n - 1 of a piece, as they follow each other in the image. */
+static void copy_part(struct piece x, int64_t first, int64_t n, char *close)
 {
-    if (x.bytes == 0)
-        return;
+    int64_t at[AXES];
     merge_axes(&x);
-    for (int64_t a = 0; a < x.extent[0]; a++)
-        for (int64_t b = 0; b < x.extent[1]; b++)
-            for (int64_t c = 0; c < x.extent[2]; c++)
-                copy_run(&x,
-                         x.from + (a * x.stride[0] + b * x.stride[1] + c * x.stride[2]) * x.size,
-                         image + x.at +
-                             (a * x.close[0] + b * x.close[1] + c * x.close[2]) * x.size,
-                         x.extent[3]);
+    for (int i = AXES - 1; i >= 0; i--) {
+        at[i] = first % x.extent[i];
+        first /= x.extent[i];
+    }
+    while (n > 0) {
+        const int64_t left = x.extent[AXES - 1] - at[AXES - 1], run = left < n ? left : n;
+        int64_t from = 0;
+        for (int i = 0; i < AXES; i++)
+            from += at[i] * x.stride[i];
+        copy_run(&x, x.from + from * x.size, close, run);
+        close += run * x.size;
+        n -= run;
+        at[AXES - 1] = 0;
+        for (int i = AXES - 2; i >= 0 && ++at[i] == x.extent[i]; i--)
+            at[i] = 0;
+    }
 }
 
-static void copy_all(const struct attn_problem *p, char *image, enum filler filler)
+/* What lies in bytes from .. from + n - 1 of the image of pieces with that filler. */
+static void copy_parts(const struct attn_problem *p, enum filler filler, int64_t from, int64_t n,
+                       char *close)
 {
     struct pieces all;
     collect(&all, p);
-    for (int n = 0; n < all.count; n++)
-        if (all.piece[n].filler == filler)
-            copy(all.piece[n], image);
-}
-
-void attn_cuda_image_fill(const struct attn_problem *p, char *image) { copy_all(p, image, GIVEN); }
-
-void attn_cuda_image_spread(const struct attn_problem *p, const char *image)
-{
-    copy_all(p, (char *)image, WRITTEN);
-}
-
-/* The bytes from..from + n of an image of arrays, among those that the host gives. */
-static void window(const struct pieces *all, int64_t from, int64_t n, char *to)
-{
-    memset(to, 0, (size_t)n);
-    for (int i = 0; i < all->count; i++) {
-        const struct piece *x = &all->piece[i];
+    for (int i = 0; i < all.count; i++) {
+        const struct piece *x = &all.piece[i];
         const int64_t begin = x->at > from ? x->at : from;
         const int64_t end = x->at + x->bytes < from + n ? x->at + x->bytes : from + n;
-        if (begin < end)
-            memcpy(to + (begin - from), x->from + (begin - x->at), (size_t)(end - begin));
+        if (x->filler == filler && begin < end)
+            copy_part(*x, (begin - x->at) / x->size, (end - begin) / x->size,
+                      close + (begin - from));
     }
+}
+
+void attn_cuda_image_fill(const struct attn_problem *p, int64_t from, int64_t n, char *to)
+{
+    memset(to, 0, (size_t)n);
+    copy_parts(p, GIVEN, from, n, to);
+}
+
+void attn_cuda_image_spread(const struct attn_problem *p, int64_t from, int64_t n, const char *part)
+{
+    copy_parts(p, WRITTEN, from, n, (char *)part);
 }
 
 cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaStream_t stream)
@@ -349,7 +355,7 @@ cudaError_t attn_cuda_image_put(const struct attn_problem *p, char *image, cudaS
     for (int64_t at = 0; at < whole.inputs && error == cudaSuccess; at += (int64_t)sizeof part) {
         const int64_t left = whole.inputs - at;
         const int64_t n = left < (int64_t)sizeof part ? left : (int64_t)sizeof part;
-        window(&all, at, n, part);
+        attn_cuda_image_fill(p, at, n, part);
         error = attn_cuda_put(image + at, part, (size_t)n, stream);
     }
     return error;

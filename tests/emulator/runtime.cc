@@ -2,10 +2,12 @@
 #include "emulator/runtime.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -26,6 +28,7 @@ struct range {
 struct work {
     std::function<cudaError_t()> run;
     bool always; /* also after something has failed */
+    cudaEvent_t event; /* what is recorded here; null: nothing is */
 };
 
 struct failure {
@@ -38,6 +41,8 @@ struct state {
     emulated_machine machine = {2, 80, 166912};
     bool used = false; /* a context exists */
     std::map<uintptr_t, range> memory; /* by address */
+    std::map<uintptr_t, size_t> pinned; /* the host's memory that copies look at when they are made */
+    long events = 0;
     std::vector<work> queue, graph;
     bool capturing = false;
     failure next = {"", 0, cudaSuccess};
@@ -113,7 +118,7 @@ bool is_foreign(uint64_t word)
 /* Puts work on the stream: there is one, and all work is in order. */
 cudaError_t put(const std::function<cudaError_t()> &run, bool always = false)
 {
-    (s.capturing ? s.graph : s.queue).push_back({run, always});
+    (s.capturing ? s.graph : s.queue).push_back({run, always, nullptr});
     return cudaSuccess;
 }
 
@@ -125,6 +130,15 @@ cudaError_t perform(const std::vector<work> &all)
         first = first == cudaSuccess ? error : first;
     }
     return first;
+}
+
+bool is_pinned(const void *data, size_t bytes)
+{
+    const auto next = s.pinned.upper_bound((uintptr_t)data);
+    if (next == s.pinned.begin())
+        return false;
+    const auto at = std::prev(next);
+    return (uintptr_t)data - at->first + bytes <= at->second;
 }
 
 void release(void *data)
@@ -175,6 +189,12 @@ long emulated_allocations(void)
     for (const auto &m : s.memory)
         count += m.second.allocated;
     return count;
+}
+
+long emulated_pinned(void)
+{
+    const hold h(busy);
+    return (long)s.pinned.size() + s.events;
 }
 
 void emulated_capture_begin(void)
@@ -313,8 +333,88 @@ cudaError_t cudaFreeAsync(void *data, cudaStream_t)
     }, true);
 }
 
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaHostAlloc");
+    if (error != cudaSuccess)
+        return error;
+    *data = emulator::map_guarded(bytes, ALIGN);
+    s.pinned[(uintptr_t)*data] = bytes;
+    s.used = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaFreeHost");
+    const auto at = s.pinned.find((uintptr_t)data);
+    if (at == s.pinned.end())
+        return error == cudaSuccess && data ? answer(cudaErrorInvalidValue) : error;
+    emulator::unmap_guarded(data, at->second, ALIGN);
+    s.pinned.erase(at);
+    return error;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaEventCreateWithFlags");
+    if (error == cudaSuccess) {
+        *event = (cudaEvent_t)malloc(1);
+        s.events++;
+    }
+    return error;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    const hold h(busy);
+    free(event);
+    s.events--;
+    return enter("cudaEventDestroy");
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaEventRecord");
+    if (error == cudaSuccess)
+        (s.capturing ? s.graph : s.queue).push_back({[] { return cudaSuccess; }, true, event});
+    return error;
+}
+
+/* Does what stands before the event was last recorded. After a failure only what is always done is
+ * left of the rest. */
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    const hold h(busy);
+    const cudaError_t error = enter("cudaEventSynchronize");
+    size_t n = s.queue.size();
+    if (s.capturing)
+        return answer(cudaErrorStreamCaptureUnsupported);
+    while (n > 0 && s.queue[n - 1].event != event)
+        n--;
+    const std::vector<work> all(s.queue.begin(), s.queue.begin() + (ptrdiff_t)n);
+    std::vector<work> rest(s.queue.begin() + (ptrdiff_t)n, s.queue.end());
+    s.queue.clear();
+    const cudaError_t done = perform(all);
+    for (const work &w : rest)
+        if (done == cudaSuccess || w.always)
+            s.queue.push_back(w);
+    return error != cudaSuccess ? error : answer(done);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status)
+{
+    const hold h(busy);
+    *status = s.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return enter("cudaStreamIsCapturing");
+}
+
 /* From memory that is not pinned: what stands there is taken when the call is made, which no graph
- * can do. To it: when somebody waits. */
+ * can do. To it, and from and to pinned memory: when somebody waits. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t)
 {
@@ -327,9 +427,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         return answer(cudaErrorStreamCaptureUnsupported);
     if (!is_device(up ? to : from, bytes) || range_of(up ? from : to))
         return answer(cudaErrorInvalidValue);
-    const std::vector<char> taken((const char *)from, (const char *)from + (up ? bytes : 0));
+    const bool take = up && !is_pinned(from, bytes);
+    const std::vector<char> taken((const char *)from, (const char *)from + (take ? bytes : 0));
     return put([=] {
-        memcpy(to, up ? taken.data() : from, bytes);
+        memcpy(to, take ? taken.data() : from, bytes);
         return cudaSuccess;
     });
 }

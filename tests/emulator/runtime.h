@@ -50,8 +50,11 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 enum { cudaEnableDefault = 0 };
+enum { cudaHostAllocPortable = 1, cudaEventDisableTiming = 2 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
 typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
@@ -64,6 +67,13 @@ cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void *data, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void *data);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
@@ -92,8 +102,9 @@ void emulated_fail(const char *function, int count, cudaError_t error);
 /* How often this thread has called a function. */
 long emulated_calls(const char *function);
 
-/* Allocations that have not been given back. */
+/* Allocations of a device's memory that have not been given back; pinned memory and events. */
 long emulated_allocations(void);
+long emulated_pinned(void);
 
 /* Capture: work put on streams from begin to end makes a graph, and waiting or what else is no work
  * is an error. launch() repeats the work and waits for it: cudaSuccess or what went wrong. */
