@@ -29,6 +29,8 @@
  *   exp(x)                       e^x in f32 or f64, to 2 units in the last place
  *   add_atomic(p, x)             the value before
  *   least_atomic(p, x)           *p, of 64 bits, becomes x where that is less
+ *   max_atomic(p, x)             *p becomes x where that is more
+ *   count_bits(x)                that are 1
  *
  * Collective functions (sync_warp to ballot, load_*, multiply_*) are called by all lanes of a warp.
  */

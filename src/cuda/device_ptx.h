@@ -128,6 +128,8 @@ DEVICE void least_atomic(uint64_t *p, uint64_t x)
     static_assert(sizeof *p == sizeof(unsigned long long), "the type that atomicMin has");
     atomicMin((unsigned long long *)p, (unsigned long long)x);
 }
+DEVICE void max_atomic(int64_t *p, int64_t x) { atomicMax((long long *)p, (long long)x); }
+DEVICE int count_bits(uint32_t x) { return __popc(x); }
 
 } // namespace dev
 

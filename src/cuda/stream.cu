@@ -1,34 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda/stream.h"
 
+#include "cuda/launch.h"
 #include "cuda/prepare.h"
 #include "cuda/sound.h"
 
 namespace {
-
-struct grid {
-    int64_t blocks; /* at least 1 */
-    int32_t threads, shared;
-    cudaStream_t stream;
-};
-
-/* All kernels have one argument. */
-template <class T> cudaError_t launch(void (*kernel)(T), const grid &g, T argument)
-{
-    void *arguments[] = {&argument};
-#ifdef __CUDACC__
-    const void *const function = (const void *)kernel;
-#else
-    const emulated_function function = {(const void *)kernel, emulated_addresses(argument),
-                                        [=] { kernel(argument); }};
-#endif
-    const cudaError_t error = cudaFuncSetAttribute(
-        function, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared);
-    if (error != cudaSuccess)
-        return error;
-    return cudaLaunchKernel(function, dim3((unsigned)g.blocks), dim3((unsigned)g.threads),
-                            arguments, (size_t)g.shared, g.stream);
-}
 
 /* For so many pieces of work that blocks share out: no more than any device runs at once. (static,
  * as nvcc exports what only the namespace hides.) */

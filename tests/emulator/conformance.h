@@ -197,7 +197,12 @@ KERNEL exercise(const uint32_t *inputs, uint32_t *results, int *counter)
 
     dev::add_atomic(counter, dev::thread());
     dev::sync();
-    row(results, ATOMIC)[0] = (uint32_t)dev::add_atomic(counter, 0);
+    to = row(results, ATOMIC);
+    to[0] = (uint32_t)dev::add_atomic(counter, 0);
+    to[1] = (uint32_t)dev::count_bits(x[0]);
+    const int64_t most[2] = {(int64_t)x[1] << 32 ^ x[2], (int64_t)x[3] << 32 ^ x[4]};
+    memcpy(to + 2, most, sizeof most[0]);
+    dev::max_atomic((int64_t *)(to + 2), most[1] ^ INT64_MIN); /* of either sign */
 
     /* Of all threads' numbers, in shared memory. */
     uint64_t *const least = (uint64_t *)dev::shared();

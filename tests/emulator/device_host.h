@@ -242,6 +242,14 @@ DEVICE void least_atomic(uint64_t *p, uint64_t x)
     emulator::yield();
 }
 
+DEVICE void max_atomic(int64_t *p, int64_t x)
+{
+    *p = x > *p ? x : *p;
+    emulator::yield();
+}
+
+DEVICE int count_bits(uint32_t x) { return __builtin_popcount(x); }
+
 } // namespace dev
 
 #endif

@@ -40,6 +40,7 @@ struct failure {
 struct state {
     emulated_machine machine = {2, 80, 166912};
     bool used = false; /* a context exists */
+    bool hidden = false; /* allocations, but from work */
     std::map<uintptr_t, range> memory; /* by address */
     std::map<uintptr_t, size_t> pinned; /* the host's memory that copies look at when they are made */
     long events = 0;
@@ -122,13 +123,32 @@ cudaError_t put(const std::function<cudaError_t()> &run, bool always = false)
     return cudaSuccess;
 }
 
+/* The pages of an allocation, which is ended by a guard. */
+void protect(const std::pair<const uintptr_t, range> &m, int how)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = m.first / page * page;
+    const size_t whole = (m.second.bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (m.second.allocated && whole > 0)
+        mprotect((void *)first, m.first + whole - first, how);
+}
+
+void protect_all(bool hide)
+{
+    for (const auto &m : s.memory)
+        protect(m, hide ? PROT_NONE : PROT_READ | PROT_WRITE);
+}
+
 cudaError_t perform(const std::vector<work> &all)
 {
     cudaError_t first = cudaSuccess;
+    if (s.hidden)
+        protect_all(false);
     for (const work &w : all) {
         const cudaError_t error = first == cudaSuccess || w.always ? w.run() : cudaSuccess;
         first = first == cudaSuccess ? error : first;
     }
+    if (s.hidden)
+        protect_all(true);
     return first;
 }
 
@@ -172,6 +192,13 @@ void emulated_own(void *data, size_t bytes, int device, int managed)
         s.used = true;
         s.memory[(uintptr_t)data] = {bytes, device, managed != 0, false};
     }
+}
+
+void emulated_hide(int hide)
+{
+    const hold h(busy);
+    s.hidden = hide != 0;
+    protect_all(s.hidden);
 }
 
 void emulated_fail(const char *function, int count, cudaError_t error)
@@ -282,6 +309,8 @@ static cudaError_t allocate(void **data, size_t bytes)
     *data = emulator::map_guarded(bytes, ALIGN);
     s.used = true;
     s.memory[(uintptr_t)*data] = {bytes, current, false, true};
+    if (s.hidden)
+        protect_all(true);
     return cudaSuccess;
 }
 

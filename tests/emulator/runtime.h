@@ -95,6 +95,9 @@ void emulated_set_machine(struct emulated_machine m); /* at first {2, 80, 166912
  * memory is the device's and the host's. */
 void emulated_own(void *data, size_t bytes, int device, int managed);
 
+/* From now on nobody can touch allocations but the work on streams, or, 0, all can again. */
+void emulated_hide(int hide);
+
 /* The count-th call of a function, from now on, answers `error`; 1 is the next. Names as above;
  * "kernel": the kernel fails, which its stream's next wait answers. Null: none does. */
 void emulated_fail(const char *function, int count, cudaError_t error);
