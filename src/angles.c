@@ -50,23 +50,23 @@ bool attn_angles_next(struct attn_angles *a)
 
 static void turn_to(const struct attn_angles *a, int64_t position, struct attn_circle *to)
 {
-    const double p = (double)position;
     for (int64_t n = 0; n < a->pairs; n++) {
-        const double hi = p * a->frequency[n].hi;
-        const double lo = fma(p, a->frequency[n].hi, -hi) + p * a->frequency[n].lo;
-        const bool small = fabs(lo) < 0x1p-27; /* then its square is none of the last digits */
-        const double c = cos(hi), s = sin(hi);
-        const double cos_lo = small ? 1 : cos(lo), sin_lo = small ? lo : sin(lo);
-        to->cos[n] = c * cos_lo - s * sin_lo;
-        to->sin[n] = s * cos_lo + c * sin_lo;
+        const struct attn_turn t = attn_turn_to(position, a->frequency[n]);
+        to->cos[n] = t.cos;
+        to->sin[n] = t.sin;
     }
+}
+
+static struct attn_turn turn_at(const struct attn_circle *c, int64_t n)
+{
+    return (struct attn_turn){c->cos[n], c->sin[n]};
 }
 
 const struct attn_circle *attn_angles_at(struct attn_angles *a, int64_t position)
 {
     if (a->at_known && a->at_position == position)
         return &a->at;
-    const int64_t rest = position & (ATTN_ANGLE_NEAR - 1);
+    const int64_t rest = attn_angle_rest(position);
     const struct attn_circle *near = &a->near[rest], *far = &a->far;
     if (!(a->near_known >> rest & 1)) {
         turn_to(a, rest, &a->near[rest]);
@@ -77,10 +77,10 @@ const struct attn_circle *attn_angles_at(struct attn_angles *a, int64_t position
         a->far_position = position - rest;
         a->far_known = true;
     }
-    const double way = a->inverse ? -1 : 1;
     for (int64_t n = 0; n < a->pairs; n++) {
-        a->at.cos[n] = far->cos[n] * near->cos[n] - far->sin[n] * near->sin[n];
-        a->at.sin[n] = way * (far->sin[n] * near->cos[n] + far->cos[n] * near->sin[n]);
+        const struct attn_turn t = attn_turn_sum(turn_at(far, n), turn_at(near, n), a->inverse);
+        a->at.cos[n] = t.cos;
+        a->at.sin[n] = t.sin;
     }
     a->at_position = position;
     a->at_known = true;

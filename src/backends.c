@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "backend.h"
+#include "on_device.h"
 
 const struct attn_backend_ops *const attn_backends[] = {
 #if ATTN_HAVE_CUDA
@@ -11,6 +11,12 @@ const struct attn_backend_ops *const attn_backends[] = {
 #endif
     NULL,
 };
+
+#if ATTN_HAVE_CUDA
+const struct attn_device_ops *const attn_device_ops = &attn_cuda_device_ops;
+#else
+const struct attn_device_ops *const attn_device_ops = NULL;
+#endif
 
 struct attn_place attn_place_of(const void *data)
 {

@@ -4,22 +4,11 @@
 #include <string.h>
 
 #include "batch.h"
-#include "context.h"
 #include "parallel.h"
 #include "problem.h"
 
-/* One copy of rows; each function below uses what it needs. */
-struct rows {
-    const char *from;
-    char *to;
-    int64_t row_bytes;
-    const int64_t *indices; /* [count] */
-    const uint8_t *mask;    /* [total] */
-    int64_t count, total;   /* packed rows, padded rows */
-};
-
 static void in_parallel(const struct attn_call *call, int64_t bytes,
-                        void (*body)(void *, int32_t, int32_t), struct rows *rows)
+                        void (*body)(void *, int32_t, int32_t), struct attn_rows *rows)
 {
     attn_parallel(attn_threads_worth(bytes, call->settings->threads), body, rows);
 }
@@ -47,19 +36,16 @@ static attn_status check_null(const char *name, const void *data, int64_t bytes,
     return data || bytes == 0 ? ATTN_OK : attn_say(m, ATTN_INVALID_NULL, "%s: null", name);
 }
 
-/* Whether `indices` are there and below rows. */
+/* Whether `indices` are there and, where they are known, below rows. */
 static attn_status check_indices(const int64_t *indices, const char *name, int64_t count,
-                                 int64_t rows, struct attn_message *m)
+                                 int64_t rows, bool known, struct attn_message *m)
 {
     if (count > INT64_MAX / (int64_t)sizeof *indices)
         return attn_say(m, ATTN_INVALID_OVERFLOW, "%s: %" PRId64, name, count);
     if (!indices && count > 0)
         return attn_say(m, ATTN_INVALID_NULL, "indices: null");
-    const attn_status status = attn_check_host("indices", indices, m);
-    if (status != ATTN_OK)
-        return status;
-    for (int64_t n = 0; n < count; n++)
-        if (indices[n] < 0 || indices[n] >= rows)
+    for (int64_t n = 0; known && n < count; n++)
+        if (attn_row_of(indices, n, rows) < 0)
             return attn_say(m, ATTN_INVALID_INDEX,
                             "indices[%" PRId64 "]: %" PRId64 ", rows: %" PRId64, n, indices[n],
                             rows);
@@ -69,7 +55,7 @@ static attn_status check_indices(const int64_t *indices, const char *name, int64
 /* A thread's share of the padded rows; the packed place of its first is the number kept before. */
 static void unpad_part(void *arg, int32_t thread, int32_t team)
 {
-    const struct rows *r = arg;
+    const struct attn_rows *r = arg;
     const struct attn_range part = attn_share(r->total, thread, team);
     char *to = r->to + attn_count_kept(r->mask, part.lo) * r->row_bytes;
     for (int64_t row = part.lo; row < part.hi;) {
@@ -87,11 +73,12 @@ static void unpad_part(void *arg, int32_t thread, int32_t team)
 }
 
 static attn_status check_unpad(attn_dtype dtype, const struct attn_kept *kept, int64_t width,
-                               const attn_packing *packing, struct rows *r, struct attn_message *m)
+                               const attn_packing *packing, int32_t device, struct attn_rows *r,
+                               struct attn_message *m)
 {
     struct attn_span spans[ATTN_PACKING_SPANS + 2];
     int64_t bytes;
-    attn_status status = attn_packing_check(kept, packing, &r->count, m);
+    attn_status status = attn_packing_check(kept, packing, device, &r->count, m);
     if (status != ATTN_OK)
         return status;
     r->total = kept->batch * kept->seqlen;
@@ -99,15 +86,21 @@ static attn_status check_unpad(attn_dtype dtype, const struct attn_kept *kept, i
     status = check_rows(dtype, "batch * seqlen", r->total, width, &r->row_bytes, &bytes, m);
     if (status == ATTN_OK)
         status = check_null("x", r->from, bytes, m);
+    const int64_t written =
+        r->count != ATTN_UNKNOWN ? r->count * r->row_bytes : bytes > 0; /* unknown: one byte */
     if (status == ATTN_OK)
-        status = check_null("packed", r->to, r->count * r->row_bytes, m);
+        status = check_null("packed", r->to, written, m);
     if (status != ATTN_OK)
         return status;
     attn_packing_spans(kept, packing, r->count, spans);
     spans[ATTN_PACKING_SPANS] = (struct attn_span){"x", r->from, bytes, false};
-    spans[ATTN_PACKING_SPANS + 1] =
-        (struct attn_span){"packed", r->to, r->count * r->row_bytes, true};
+    spans[ATTN_PACKING_SPANS + 1] = (struct attn_span){"packed", r->to, written, true};
     return attn_check_spans(spans, ATTN_PACKING_SPANS + 2, m);
+}
+
+static struct attn_device_call on_device(const struct attn_call *call, int32_t device)
+{
+    return (struct attn_device_call){call->settings, device, call->message};
 }
 
 attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, int64_t seqlen,
@@ -115,13 +108,22 @@ attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, i
                        attn_packing *packing)
 {
     const struct attn_kept kept = {batch, seqlen, mask, NULL};
-    struct rows r = {.from = x, .to = packed};
+    struct attn_rows r = {.from = x, .to = packed};
+    struct attn_placed arrays[ATTN_PACKING_SPANS + 2] = {{"x", x, false}, {"packed", packed, false}};
     struct attn_call call;
+    int32_t device;
     attn_status status = attn_call_begin(&call, context);
+    attn_packing_arrays(&kept, packing, arrays + 2);
     if (status == ATTN_OK)
-        status = check_unpad(dtype, &kept, width, packing, &r, call.message);
+        status = attn_find_place(&call, arrays, ATTN_PACKING_SPANS + 2, &device);
+    if (status == ATTN_OK)
+        status = check_unpad(dtype, &kept, width, packing, device, &r, call.message);
     if (status != ATTN_OK)
         return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, device);
+        return attn_packing_on_device(&c, &kept, r.count, &r, packing);
+    }
     attn_packing_fill(&kept, packing);
     if (r.count > 0 && r.row_bytes > 0)
         in_parallel(&call, r.count * r.row_bytes, unpad_part, &r);
@@ -129,7 +131,7 @@ attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, i
 }
 
 /* First of the ascending indices that is not below row. */
-static int64_t find_row(const struct rows *r, int64_t row)
+static int64_t find_row(const struct attn_rows *r, int64_t row)
 {
     int64_t lo = 0, hi = r->count;
     while (lo < hi) {
@@ -145,7 +147,7 @@ static int64_t find_row(const struct rows *r, int64_t row)
 /* A thread's share of the padded rows, each written once; the indices ascend. */
 static void pad_part(void *arg, int32_t thread, int32_t team)
 {
-    const struct rows *r = arg;
+    const struct attn_rows *r = arg;
     const struct attn_range part = attn_share(r->total, thread, team);
     int64_t n = find_row(r, part.lo);
     for (int64_t row = part.lo; row < part.hi; row++) {
@@ -158,7 +160,7 @@ static void pad_part(void *arg, int32_t thread, int32_t team)
 }
 
 /* Indices in any order, one after the other: of rows that repeat the last is what stays. */
-static void pad_in_order(const struct rows *r)
+static void pad_in_order(const struct attn_rows *r)
 {
     memset(r->to, 0, (size_t)(r->total * r->row_bytes));
     for (int64_t n = 0; n < r->count; n++)
@@ -168,7 +170,8 @@ static void pad_in_order(const struct rows *r)
 
 /* Indices that ascend, as those of a packing do, are proven not to repeat and can be shared out
  * among threads. In any other order repeats are found only where they are neighbours. */
-static attn_status check_ascending(const struct rows *r, bool *ascending, struct attn_message *m)
+static attn_status check_ascending(const struct attn_rows *r, bool *ascending,
+                                   struct attn_message *m)
 {
     *ascending = true;
     for (int64_t n = 1; n < r->count; n++) {
@@ -181,8 +184,8 @@ static attn_status check_ascending(const struct rows *r, bool *ascending, struct
     return ATTN_OK;
 }
 
-static attn_status check_pad(attn_dtype dtype, int64_t width, struct rows *r, bool *ascending,
-                             struct attn_message *m)
+static attn_status check_pad(attn_dtype dtype, int64_t width, bool known, struct attn_rows *r,
+                             bool *ascending, struct attn_message *m)
 {
     int64_t from, to;
     attn_status status = check_rows(dtype, "rows", r->total, width, &r->row_bytes, &to, m);
@@ -193,8 +196,8 @@ static attn_status check_pad(attn_dtype dtype, int64_t width, struct rows *r, bo
     if (r->count > r->total)
         return attn_say(m, ATTN_INVALID_INDEX, "total: %" PRId64 ", more than rows: %" PRId64,
                         r->count, r->total);
-    status = check_indices(r->indices, "total", r->count, r->total, m);
-    if (status == ATTN_OK)
+    status = check_indices(r->indices, "total", r->count, r->total, known, m);
+    if (status == ATTN_OK && known)
         status = check_ascending(r, ascending, m);
     if (status == ATTN_OK)
         status = check_null("packed", r->from, from, m);
@@ -210,17 +213,35 @@ static attn_status check_pad(attn_dtype dtype, int64_t width, struct rows *r, bo
     return attn_check_spans(spans, (int)(sizeof spans / sizeof *spans), m);
 }
 
+/* The device of rows that are copied by their indices. */
+static attn_status find_rows(const struct attn_call *call, const char *from, const char *to,
+                             const struct attn_rows *r, int32_t *device)
+{
+    const struct attn_placed arrays[] = {
+        {from, r->from, false}, {to, r->to, false}, {"indices", r->indices, true}};
+    return attn_find_place(call, arrays, (int)(sizeof arrays / sizeof *arrays), device);
+}
+
 attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int64_t width,
                      const void *packed, const int64_t *indices, int64_t total, void *x)
 {
-    struct rows r = {.from = packed, .to = x, .indices = indices, .count = total, .total = rows};
+    struct attn_rows r = {
+        .from = packed, .to = x, .indices = indices, .count = total, .total = rows};
     struct attn_call call;
     bool ascending = true;
+    int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = check_pad(dtype, width, &r, &ascending, call.message);
+        status = find_rows(&call, "packed", "x", &r, &device);
+    if (status == ATTN_OK)
+        status = check_pad(dtype, width, attn_is_known(indices, device), &r, &ascending,
+                           call.message);
     if (status != ATTN_OK || r.total == 0 || r.row_bytes == 0)
         return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, device);
+        return attn_device_ops->pad(&c, &r);
+    }
     if (ascending)
         in_parallel(&call, r.total * r.row_bytes, pad_part, &r);
     else
@@ -230,14 +251,14 @@ attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int6
 
 static void gather_part(void *arg, int32_t thread, int32_t team)
 {
-    const struct rows *r = arg;
+    const struct attn_rows *r = arg;
     const struct attn_range part = attn_share(r->count, thread, team);
     for (int64_t n = part.lo; n < part.hi; n++)
         memcpy(r->to + n * r->row_bytes, r->from + r->indices[n] * r->row_bytes,
                (size_t)r->row_bytes);
 }
 
-static attn_status check_gather(attn_dtype dtype, int64_t width, struct rows *r,
+static attn_status check_gather(attn_dtype dtype, int64_t width, bool known, struct attn_rows *r,
                                 struct attn_message *m)
 {
     int64_t from, to;
@@ -245,7 +266,7 @@ static attn_status check_gather(attn_dtype dtype, int64_t width, struct rows *r,
     if (status == ATTN_OK)
         status = check_rows(dtype, "count", r->count, width, &r->row_bytes, &to, m);
     if (status == ATTN_OK)
-        status = check_indices(r->indices, "count", r->count, r->total, m);
+        status = check_indices(r->indices, "count", r->count, r->total, known, m);
     if (status == ATTN_OK)
         status = check_null("x", r->from, to > 0 ? from : 0, m);
     if (status == ATTN_OK)
@@ -263,29 +284,28 @@ static attn_status check_gather(attn_dtype dtype, int64_t width, struct rows *r,
 attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_t rows, int64_t width,
                         const void *x, const int64_t *indices, int64_t count, void *out)
 {
-    struct rows r = {.from = x, .to = out, .indices = indices, .count = count, .total = rows};
+    struct attn_rows r = {
+        .from = x, .to = out, .indices = indices, .count = count, .total = rows};
     struct attn_call call;
+    int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = check_gather(dtype, width, &r, call.message);
-    if (status == ATTN_OK && r.count > 0 && r.row_bytes > 0)
-        in_parallel(&call, r.count * r.row_bytes, gather_part, &r);
-    return status;
+        status = find_rows(&call, "x", "out", &r, &device);
+    if (status == ATTN_OK)
+        status = check_gather(dtype, width, attn_is_known(indices, device), &r, call.message);
+    if (status != ATTN_OK || r.count == 0 || r.row_bytes == 0)
+        return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, device);
+        return attn_device_ops->gather(&c, &r);
+    }
+    in_parallel(&call, r.count * r.row_bytes, gather_part, &r);
+    return ATTN_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
  * The gradient of gather
  * --------------------------------------------------------------------------------------------- */
-
-/* Sums of rows of dout; those that go to row r of dx are order[starts[r]] to
- * order[starts[r + 1] - 1], ascending. */
-struct sums {
-    attn_dtype dtype;
-    int64_t width, total, count; /* total: rows of dx, count: of dout */
-    const void *dout;
-    void *dx;
-    int64_t *starts, *order; /* [total + 1], [count] */
-};
 
 enum { SUM_COLUMNS = 128 };
 
@@ -293,8 +313,9 @@ enum { SUM_COLUMNS = 128 };
 #include "each_type.h"
 
 /* A counting sort. */
-static void sort_indices(const int64_t *indices, struct sums *s)
+static void sort_indices(struct attn_sums *s)
 {
+    const int64_t *indices = s->indices;
     memset(s->starts, 0, (size_t)(s->total + 1) * sizeof *s->starts);
     for (int64_t n = 0; n < s->count; n++)
         s->starts[indices[n]]++;
@@ -305,7 +326,7 @@ static void sort_indices(const int64_t *indices, struct sums *s)
 }
 
 /* The row of dx before which there is so much work, counted in rows written and rows added. */
-static int64_t row_after(const struct sums *s, int64_t work)
+static int64_t row_after(const struct attn_sums *s, int64_t work)
 {
     int64_t lo = 0, hi = s->total;
     while (lo < hi) {
@@ -321,8 +342,8 @@ static int64_t row_after(const struct sums *s, int64_t work)
 /* A thread's share of the rows of dx. */
 static void sum_part(void *arg, int32_t thread, int32_t team)
 {
-    static void (*const sum_row[])(const struct sums *, int64_t) = ATTN_EACH_TYPE(sum_row);
-    const struct sums *s = arg;
+    static void (*const sum_row[])(const struct attn_sums *, int64_t) = ATTN_EACH_TYPE(sum_row);
+    const struct attn_sums *s = arg;
     const struct attn_range work = attn_share(s->total + s->count, thread, team);
     const int64_t end = row_after(s, work.hi);
     for (int64_t row = row_after(s, work.lo); row < end; row++)
@@ -330,7 +351,7 @@ static void sum_part(void *arg, int32_t thread, int32_t team)
 }
 
 /* *memory: the bytes that the sort works in. */
-static attn_status check_sums(const struct sums *s, const int64_t *indices, int64_t *memory,
+static attn_status check_sums(const struct attn_sums *s, bool known, int64_t *memory,
                               struct attn_message *m)
 {
     int64_t row_bytes, from, to, entries;
@@ -340,9 +361,9 @@ static attn_status check_sums(const struct sums *s, const int64_t *indices, int6
     if (status == ATTN_OK)
         status = check_rows(s->dtype, "count", s->count, s->width, &row_bytes, &from, m);
     if (status == ATTN_OK)
-        status = check_indices(indices, "count", s->count, s->total, m);
+        status = check_indices(s->indices, "count", s->count, s->total, known, m);
     if (status == ATTN_OK && (__builtin_add_overflow(s->total, s->count + 1, &entries) ||
-                              __builtin_mul_overflow(entries, sizeof *indices, memory)))
+                              __builtin_mul_overflow(entries, sizeof *s->order, memory)))
         status = attn_say(m, ATTN_INVALID_OVERFLOW, "rows: %" PRId64, s->total);
     if (status == ATTN_OK)
         status = check_null("dout", s->dout, from, m);
@@ -352,7 +373,7 @@ static attn_status check_sums(const struct sums *s, const int64_t *indices, int6
         return status;
     const struct attn_span spans[] = {
         {"dout", s->dout, from, false},
-        {"indices", indices, s->count * (int64_t)sizeof *indices, false},
+        {"indices", s->indices, s->count * (int64_t)sizeof *s->indices, false},
         {"dx", s->dx, to, true},
     };
     return attn_check_spans(spans, (int)(sizeof spans / sizeof *spans), m);
@@ -362,22 +383,30 @@ attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_
                                  int64_t width, const void *dout, const int64_t *indices,
                                  int64_t count, void *dx)
 {
-    struct sums s = {.dtype = dtype, .width = width, .total = rows, .count = count, .dout = dout,
-                     .dx = dx};
+    struct attn_sums s = {.dtype = dtype, .width = width, .total = rows, .count = count,
+                          .dout = dout, .dx = dx, .indices = indices};
+    const struct attn_rows r = {.from = dout, .to = dx, .indices = indices};
     struct attn_call call;
+    int32_t device;
     int64_t bytes = 0;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = check_sums(&s, indices, &bytes, call.message);
+        status = find_rows(&call, "dout", "dx", &r, &device);
+    if (status == ATTN_OK)
+        status = check_sums(&s, attn_is_known(indices, device), &bytes, call.message);
     if (status != ATTN_OK || rows == 0 || width == 0)
         return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, device);
+        return attn_device_ops->sum(&c, &s);
+    }
     const attn_allocator *memory = &call.settings->allocator;
     s.starts = memory->alloc(memory->user, (size_t)bytes, ATTN_ALIGN);
     if (!s.starts)
         return attn_say(call.message, ATTN_NO_MEMORY, "indices: no memory for %" PRId64
                         " bytes to sort them in", bytes);
     s.order = s.starts + rows + 1;
-    sort_indices(indices, &s);
+    sort_indices(&s);
     const int64_t moved = attn_product(rows + count, width * attn_dtype_size(dtype));
     attn_parallel(attn_threads_worth(moved, call.settings->threads), sum_part, &s);
     memory->release(memory->user, s.starts, (size_t)bytes);

@@ -2,23 +2,22 @@
 /* New tokens for a KV cache. */
 #include <string.h>
 
+#include "on_device.h"
 #include "fpenv.h"
 #include "rotary.h"
 
 /* Bytes of a map of pages up to which it lies on the stack. */
 enum { SMALL_MAP = 16384 };
 
-/* A checked call. */
-struct append {
-    struct attn_tokens k, v;
-    bool values;
-    int64_t pages;
-    void *lengths; /* of the type of k.to.used */
-};
-
 /* What joins, and what was there before it. */
-static int64_t new_of(const struct append *a, int64_t b) { return attn_axis_len(&a->k.from, b); }
-static int64_t before_of(const struct append *a, int64_t b) { return attn_axis_len(&a->k.to, b); }
+static int64_t new_of(const struct attn_append *a, int64_t b)
+{
+    return attn_axis_len(&a->k.from, b);
+}
+static int64_t before_of(const struct attn_append *a, int64_t b)
+{
+    return attn_axis_len(&a->k.to, b);
+}
 
 /* ------------------------------------------------------------------------------------------------
  * The check
@@ -42,7 +41,7 @@ static attn_status check_shape(struct attn_block_check *k, const attn_append_des
 }
 
 static attn_status check_rotation(struct attn_block_check *k, const attn_append_desc *d,
-                                  struct append *a)
+                                  struct attn_append *a)
 {
     const attn_rotation *r = &d->rotation;
     if (d->rotary) {
@@ -59,7 +58,7 @@ static attn_status check_rotation(struct attn_block_check *k, const attn_append_
 
 /* The lengths after have room. */
 static attn_status check_room(struct attn_block_check *k, const attn_append_desc *d,
-                              const struct append *a)
+                              const struct attn_append *a)
 {
     for (int64_t b = 0; b < d->batch; b++) {
         const int64_t before = before_of(a, b), n = new_of(a, b);
@@ -105,8 +104,10 @@ static attn_status add_lengths(struct attn_block_check *k, const attn_append_des
 {
     if (d->lengths == d->cache.seqused.data) {
         for (int32_t n = 0; n < k->c.count; n++)
-            if (strcmp(k->c.operands[n].name, "cache.seqused") == 0)
+            if (strcmp(k->c.operands[n].name, "cache.seqused") == 0) {
                 k->c.operands[n].written = true;
+                k->c.operands[n].anywhere = false;
+            }
         return ATTN_OK;
     }
     const attn_status status = attn_add_rows(&k->c, "lengths", d->lengths,
@@ -117,7 +118,7 @@ static attn_status add_lengths(struct attn_block_check *k, const attn_append_des
 }
 
 static attn_status check_tensors(struct attn_block_check *k, const attn_append_desc *d,
-                                 struct append *a)
+                                 struct attn_append *a)
 {
     attn_status status = check_pair(k, d, &a->k, d->k, d->k_cache, true);
     if (status == ATTN_OK && a->values)
@@ -127,12 +128,13 @@ static attn_status check_tensors(struct attn_block_check *k, const attn_append_d
     return status == ATTN_OK ? attn_check_overlap(&k->c) : status;
 }
 
-static attn_status check_append(const attn_append_desc *d, struct append *a,
-                                struct attn_message *m)
+/* *place: of the tensors. */
+static attn_status check_append(const attn_append_desc *d, struct attn_append *a,
+                                struct attn_place *place, struct attn_message *m)
 {
     struct attn_block_check k;
     attn_block_begin(&k, d->batch, m);
-    *a = (struct append){.values = d->v.data || d->v_cache.data, .pages = d->cache.pages,
+    *a = (struct attn_append){.values = d->v.data || d->v_cache.data, .pages = d->cache.pages,
                          .lengths = d->lengths};
     a->k = (struct attn_tokens){.dtype = d->k.dtype, .batch = d->batch, .heads = d->heads_kv,
                                 .head_dim = d->head_dim};
@@ -153,7 +155,10 @@ static attn_status check_append(const attn_append_desc *d, struct append *a,
     a->v = a->k;
     a->v.head_dim = d->head_dim_v ? d->head_dim_v : d->head_dim;
     memset(&a->v.rotation, 0, sizeof a->v.rotation);
-    return status == ATTN_OK ? check_tensors(&k, d, a) : status;
+    if (status == ATTN_OK)
+        status = check_tensors(&k, d, a);
+    *place = k.problem.place;
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -162,7 +167,8 @@ static attn_status check_append(const attn_append_desc *d, struct append *a,
 
 /* Every page that is written exists and is written for one sequence once. map: a bit for each page,
  * all 0. */
-static attn_status check_pages(const struct append *a, unsigned char *map, struct attn_message *m)
+static attn_status check_pages(const struct attn_append *a, unsigned char *map,
+                               struct attn_message *m)
 {
     const struct attn_axis *cache = &a->k.to;
     for (int64_t b = 0; b < a->k.batch; b++) {
@@ -186,7 +192,7 @@ static attn_status check_pages(const struct append *a, unsigned char *map, struc
     return ATTN_OK;
 }
 
-static attn_status map_pages(const struct attn_call *call, const struct append *a)
+static attn_status map_pages(const struct attn_call *call, const struct attn_append *a)
 {
     const attn_allocator *memory = &call->settings->allocator;
     const size_t bytes = (size_t)(a->pages / 8 + 1);
@@ -209,7 +215,7 @@ static attn_status map_pages(const struct attn_call *call, const struct append *
  * The call
  * --------------------------------------------------------------------------------------------- */
 
-static void put_lengths(const struct append *a)
+static void put_lengths(const struct attn_append *a)
 {
     for (int64_t b = 0; a->lengths && b < a->k.batch; b++) {
         const int64_t after = before_of(a, b) + new_of(a, b);
@@ -223,18 +229,26 @@ static void put_lengths(const struct append *a)
 static attn_status append(attn_context *context, const attn_append_desc *desc)
 {
     struct attn_call call;
-    struct append a;
+    struct attn_append a;
+    struct attn_place place;
     attn_append_desc d;
+    int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
         status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_append_desc_init",
                                  call.message);
     if (status == ATTN_OK)
-        status = check_append(&d, &a, call.message);
+        status = check_append(&d, &a, &place, call.message);
     if (status == ATTN_OK && a.k.to.table)
         status = map_pages(&call, &a);
+    if (status == ATTN_OK)
+        status = attn_settle_place(&call, "k_cache", place, &device);
     if (status != ATTN_OK)
         return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, device, call.message};
+        return attn_device_ops->append(&c, &a);
+    }
     attn_tokens_move(&call, &a.k);
     if (a.values)
         attn_tokens_move(&call, &a.v);

@@ -10,7 +10,8 @@ void attn_block_begin(struct attn_block_check *k, int64_t batch, struct attn_mes
     k->desc.batch = batch;
     k->c.d = &k->desc;
     k->c.mode = ATTN_CHECK_RUN;
-    k->c.p = NULL;
+    memset(&k->problem, 0, sizeof k->problem);
+    k->c.p = &k->problem;
     k->c.keep = NULL;
     k->c.count = 0;
     k->named = 0;
@@ -108,8 +109,11 @@ attn_status attn_block_side(struct attn_block_check *k, const char *name, const 
     attn_status status = check_extents(k, name, s);
     for (size_t n = 0; n < sizeof arrays / sizeof arrays[0] && status == ATTN_OK; n++) {
         struct attn_integers unused;
-        status = attn_block_index(k, joined(k, name, arrays[n].field), arrays[n].array,
-                                  arrays[n].rows, arrays[n].width, &unused);
+        const char *field = joined(k, name, arrays[n].field);
+        status = attn_check_readable(&k->c, field, arrays[n].array);
+        if (status == ATTN_OK)
+            status = attn_block_index(k, field, arrays[n].array, arrays[n].rows, arrays[n].width,
+                                      &unused);
     }
     if (status == ATTN_OK)
         status = attn_check_side_fields(&k->c, name, s);
@@ -121,13 +125,15 @@ attn_status attn_block_side(struct attn_block_check *k, const char *name, const 
 attn_status attn_block_index(struct attn_block_check *k, const char *name, attn_index a,
                              int64_t rows, int64_t width, struct attn_integers *to)
 {
+    const int32_t before = k->c.count;
     attn_status status = attn_check_array(&k->c, name, a);
-    if (status == ATTN_OK)
-        status = attn_check_readable(&k->c, name, a);
     if (status != ATTN_OK || !a.data)
         return status;
     *to = (struct attn_integers){a.data, a.type == ATTN_I64};
-    return attn_add_rows(&k->c, name, a.data, attn_index_size(a), rows, width, width);
+    status = attn_add_rows(&k->c, name, a.data, attn_index_size(a), rows, width, width);
+    if (k->c.count > before)
+        k->c.operands[before].anywhere = true;
+    return status;
 }
 
 struct attn_block_shape attn_block_shape_of(const attn_side *s, int64_t batch, int64_t heads,

@@ -11,10 +11,11 @@
 enum { ATTN_BLOCK_NAMES = 20 }; /* more than the fields of two sides */
 
 /* A check under way. Steps of attn_check() that are shared with it see a descriptor in which
- * nothing but the batch is set. */
+ * nothing but the batch is set, and leave the tensors' place in a problem of nothing else. */
 struct attn_block_check {
     struct attn_check_state c;
     attn_desc desc;
+    struct attn_problem problem;
     char names[ATTN_BLOCK_NAMES][40]; /* of the fields of sides */
     int32_t named;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* dx[row] = the sum of the rows of dout that were gathered from it, in order; 0 without any. */
-static void TYPED(sum_row)(const struct sums *s, int64_t row)
+static void TYPED(sum_row)(const struct attn_sums *s, int64_t row)
 {
     ELEM *dx = (ELEM *)s->dx + row * s->width;
     if (s->starts[row] == s->starts[row + 1]) { /* most rows of a large table */

@@ -1,110 +1,47 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Merging of partial results. */
-#include <math.h>
 #include <stdio.h>
 
 #include "check_blocks.h"
-#include "context.h"
+#include "on_device.h"
 #include "fpenv.h"
 #include "parallel.h"
 
 enum { MERGE_COLUMNS = 128 };
 
-/* Everything has been checked. */
-struct merge {
-    attn_dtype dtype;
-    int64_t batch, seqlen, heads, head_dim, parts;
-    const attn_input *part_out, *part_lse;
-    struct attn_view contiguous_out, contiguous_lse; /* strides of parts that name none */
-    struct attn_view out, lse;
-};
-
-/* Of one row. */
-struct weights {
-    double max, sum; /* of the LSEs; of exp(LSE - max) */
-};
-
-static struct attn_view part_view(attn_input x, struct attn_view contiguous)
-{
-    struct attn_view v = contiguous;
-    if (x.batch_stride | x.token_stride | x.head_stride) {
-        v.batch = x.batch_stride == ATTN_BROADCAST ? 0 : x.batch_stride;
-        v.token = x.token_stride == ATTN_BROADCAST ? 0 : x.token_stride;
-        v.head = x.head_stride == ATTN_BROADCAST ? 0 : x.head_stride;
-    }
-    v.data = (char *)x.data;
-    return v;
-}
-
-static int64_t row_at(const struct attn_view *v, int64_t b, int64_t s, int64_t h)
-{
-    return b * v->batch + s * v->token + h * v->head;
-}
-
-static double lse_of(const struct merge *m, int64_t part, int64_t b, int64_t s, int64_t h)
-{
-    const struct attn_view v = part_view(m->part_lse[part], m->contiguous_lse);
-    const int64_t at = row_at(&v, b, s, h);
-    return m->dtype == ATTN_F64 ? ((const double *)v.data)[at]
-                                : (double)((const float *)v.data)[at];
-}
-
-static void put_lse(const struct merge *m, int64_t b, int64_t s, int64_t h, double lse)
-{
-    const int64_t at = row_at(&m->lse, b, s, h);
-    if (!m->lse.data)
-        return;
-    if (m->dtype == ATTN_F64)
-        ((double *)m->lse.data)[at] = lse;
-    else
-        ((float *)m->lse.data)[at] = (float)lse;
-}
-
-/* A part's weight; -1 if it saw nothing: then its out is not looked at. */
-static double weight_of(const struct merge *m, const struct weights *w, int64_t part, int64_t b,
-                        int64_t s, int64_t h)
-{
-    const double lse = lse_of(m, part, b, s, h);
-    return lse == -INFINITY ? -1 : exp(lse - w->max) / w->sum;
-}
-
 #define TEMPLATE "merge_tmpl.h"
 #include "each_type.h"
 
-typedef void (*mix_fn)(const struct merge *m, const struct weights *w, int64_t b, int64_t s,
-                       int64_t h, int64_t lo, int64_t hi);
-typedef void (*fill_fn)(const struct merge *m, double value, int64_t b, int64_t s, int64_t h);
+typedef void (*mix_fn)(const struct attn_partials *m, const struct attn_weights *w, int64_t b,
+                       int64_t s, int64_t h, int64_t lo, int64_t hi);
+typedef void (*fill_fn)(const struct attn_partials *m, double value, int64_t b, int64_t s,
+                        int64_t h);
 static const mix_fn mix[] = ATTN_EACH_TYPE(mix);
 static const fill_fn fill[] = ATTN_EACH_TYPE(fill);
 
 /* The LSEs are read before out and lse are written, either of which may be a part's. */
-static void merge_row(const struct merge *m, int64_t b, int64_t s, int64_t h)
+static void merge_row(const struct attn_partials *m, int64_t b, int64_t s, int64_t h)
 {
-    struct weights w = {-INFINITY, 0};
-    bool nan = false;
-    for (int64_t p = 0; p < m->parts; p++) {
-        const double lse = lse_of(m, p, b, s, h);
-        nan = nan || isnan(lse);
-        w.max = lse > w.max ? lse : w.max;
-    }
-    if (nan || isinf(w.max)) { /* nothing seen: neutral; +inf: a sink that takes everything */
-        const double lse = nan ? NAN : w.max;
-        fill[m->dtype](m, nan ? NAN : 0, b, s, h);
-        put_lse(m, b, s, h, lse);
+    struct attn_weights w = attn_weights_begin();
+    for (int64_t p = 0; p < m->parts; p++)
+        attn_weights_see(&w, attn_part_lse(m, p, b, s, h));
+    if (attn_weights_are_special(&w)) {
+        fill[m->dtype](m, attn_special_out(&w), b, s, h);
+        attn_put_merged_lse(m, b, s, h, attn_special_lse(&w));
         return;
     }
     for (int64_t p = 0; p < m->parts; p++)
-        w.sum += exp(lse_of(m, p, b, s, h) - w.max);
+        w.sum += attn_part_term(&w, attn_part_lse(m, p, b, s, h));
     for (int64_t c = 0; c < m->head_dim; c += MERGE_COLUMNS) {
         const int64_t end = c + MERGE_COLUMNS < m->head_dim ? c + MERGE_COLUMNS : m->head_dim;
         mix[m->dtype](m, &w, b, s, h, c, end);
     }
-    put_lse(m, b, s, h, w.max + log(w.sum));
+    attn_put_merged_lse(m, b, s, h, attn_merged_lse(&w));
 }
 
 static void merge_part(void *arg, int32_t thread, int32_t team)
 {
-    const struct merge *m = arg;
+    const struct attn_partials *m = arg;
     const struct attn_range rows = attn_share(m->batch * m->seqlen, thread, team);
     for (int64_t row = rows.lo; row < rows.hi; row++)
         for (int64_t h = 0; h < m->heads; h++)
@@ -202,8 +139,9 @@ static attn_status check_parts(struct attn_block_check *k, const struct result *
     return status;
 }
 
-static attn_status check_merge(const attn_merge_desc *d, struct merge *m,
-                               struct attn_message *message)
+/* *place: of the outputs, and so of the parts. */
+static attn_status check_merge(const attn_merge_desc *d, struct attn_partials *m,
+                               struct attn_place *place, struct attn_message *message)
 {
     const attn_dtype type = d->out.dtype;
     const struct result out = {"out", "part_out",
@@ -213,9 +151,9 @@ static attn_status check_merge(const attn_merge_desc *d, struct merge *m,
                                attn_compute_dtype(type), &m->lse, &m->contiguous_lse};
     struct attn_block_check k;
     attn_block_begin(&k, d->batch, message);
-    *m = (struct merge){.dtype = type, .batch = d->batch, .seqlen = d->seqlen, .heads = d->heads,
-                        .head_dim = d->head_dim, .parts = d->parts, .part_out = d->part_out,
-                        .part_lse = d->part_lse};
+    *m = (struct attn_partials){.dtype = type, .batch = d->batch, .seqlen = d->seqlen,
+                                .heads = d->heads, .head_dim = d->head_dim, .parts = d->parts,
+                                .part_out = d->part_out, .part_lse = d->part_lse};
     attn_status status = check_shape(&k, d);
     if (status == ATTN_OK)
         status = attn_block_dtype(&k, "out", type, ATTN_BOOL);
@@ -223,22 +161,33 @@ static attn_status check_merge(const attn_merge_desc *d, struct merge *m,
         status = check_output(&k, &out, d->out);
     if (status == ATTN_OK && d->lse.data)
         status = check_output(&k, &lse, d->lse);
-    return status == ATTN_OK ? check_parts(&k, &out, &lse, d) : status;
+    if (status == ATTN_OK)
+        status = check_parts(&k, &out, &lse, d);
+    *place = k.problem.place;
+    return status;
 }
 
 static attn_status merge(attn_context *context, const attn_merge_desc *desc)
 {
     struct attn_call call;
-    struct merge m;
+    struct attn_partials m;
+    struct attn_place place;
     attn_merge_desc d;
+    int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
         status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_merge_desc_init",
                                  call.message);
     if (status == ATTN_OK)
-        status = check_merge(&d, &m, call.message);
+        status = check_merge(&d, &m, &place, call.message);
+    if (status == ATTN_OK)
+        status = attn_settle_place(&call, "out", place, &device);
     if (status != ATTN_OK)
         return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, device, call.message};
+        return attn_device_ops->merge(&c, &m);
+    }
     const int64_t row = attn_product(m.heads, m.head_dim * attn_dtype_size(m.dtype));
     const int64_t bytes = attn_product(m.batch * m.seqlen, attn_product(row, m.parts));
     if (bytes > 0)

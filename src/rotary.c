@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "on_device.h"
 #include "fpenv.h"
 
 static attn_status check_frequency(struct attn_block_check *k, const attn_rotation *r)
@@ -13,8 +14,15 @@ static attn_status check_frequency(struct attn_block_check *k, const attn_rotati
     if (r->base != 0)
         return attn_say(k->c.m, ATTN_INVALID_CONFLICT,
                         "rotation.base: %g, but rotation.frequency is given", r->base);
+    const struct attn_place place = attn_place_of(r->frequency);
+    if (!place.host)
+        return attn_say(k->c.m, ATTN_UNSUPPORTED, "rotation.frequency: lies in memory of device "
+                        "%d, and is read on the host", (int)place.device);
+    const int32_t before = k->c.count;
     const attn_status status = attn_add_rows(&k->c, "rotation.frequency", r->frequency,
                                              sizeof *r->frequency, 1, 0, pairs);
+    if (k->c.count > before)
+        k->c.operands[before].anywhere = true;
     for (int64_t n = 0; n < pairs && status == ATTN_OK; n++)
         if (!isfinite(r->frequency[n]))
             return attn_say(k->c.m, ATTN_INVALID_VALUE,
@@ -61,7 +69,8 @@ attn_status attn_check_positions(struct attn_block_check *k, attn_index position
                          axis->cu ? axis->rows : axis->span, &t->positions);
     if (status == ATTN_OK)
         status = attn_block_index(k, offsets_name, offsets, 1, t->batch, &t->offsets);
-    for (int64_t b = 0; status == ATTN_OK && t->offsets.data && b < t->batch; b++) {
+    const bool known = attn_place_of(t->offsets.data).device == ATTN_HOST;
+    for (int64_t b = 0; status == ATTN_OK && t->offsets.data && known && b < t->batch; b++) {
         const int64_t at = attn_index_at(t->offsets.data, t->offsets.is64, b);
         if (at < -ATTN_FAR || at > ATTN_FAR)
             return attn_say(k->c.m, ATTN_INVALID_VALUE,
@@ -97,8 +106,9 @@ static attn_status check_fields(struct attn_block_check *k, const attn_rotary_de
     return status;
 }
 
+/* *place: of x and out. */
 static attn_status check_rotary(const attn_rotary_desc *d, struct attn_tokens *t,
-                                struct attn_message *m)
+                                struct attn_place *place, struct attn_message *m)
 {
     const struct attn_block_shape shape =
         attn_block_shape_of(&d->tokens, d->batch, d->heads, d->head_dim);
@@ -117,7 +127,10 @@ static attn_status check_rotary(const attn_rotary_desc *d, struct attn_tokens *t
         status = attn_block_add(&k, "out", true, &t->out, &shape, size);
     if (status == ATTN_OK && !attn_block_same(&t->x, &t->out, &shape))
         status = attn_block_add(&k, "x", false, &t->x, &shape, size);
-    return status == ATTN_OK ? attn_check_overlap(&k.c) : status;
+    if (status == ATTN_OK)
+        status = attn_check_overlap(&k.c);
+    *place = k.problem.place;
+    return status;
 }
 
 /* Tokens past the used lengths become 0. */
@@ -132,15 +145,23 @@ static attn_status rotate(attn_context *context, const attn_rotary_desc *desc)
 {
     struct attn_call call;
     struct attn_tokens t;
+    struct attn_place place;
     attn_rotary_desc d;
+    int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
         status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_rotary_desc_init",
                                  call.message);
     if (status == ATTN_OK)
-        status = check_rotary(&d, &t, call.message);
+        status = check_rotary(&d, &t, &place, call.message);
+    if (status == ATTN_OK)
+        status = attn_settle_place(&call, "out", place, &device);
     if (status != ATTN_OK)
         return status;
+    if (device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, device, call.message};
+        return attn_device_ops->rotate(&c, &t);
+    }
     attn_tokens_move(&call, &t);
     clear_unused(&t);
     return ATTN_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "angles.h"
+#include "context.h"
 #include "parallel.h"
 
 #define TEMPLATE "tokens_tmpl.h"
@@ -21,11 +22,6 @@ struct share {
     struct attn_range tokens; /* counted over all sequences */
 };
 
-static int64_t given_at(struct attn_integers a, int64_t n)
-{
-    return a.data ? attn_index_at(a.data, a.is64, n) : 0;
-}
-
 int64_t attn_tokens_total(const struct attn_axis *axis, int64_t batch)
 {
     int64_t total = 0;
@@ -34,19 +30,12 @@ int64_t attn_tokens_total(const struct attn_axis *axis, int64_t batch)
     return total;
 }
 
-static int64_t position_of(const struct attn_tokens *t, int64_t b, int64_t i)
-{
-    return t->positions.data ? given_at(t->positions, attn_token_of(&t->from, b) + i)
-                             : given_at(t->offsets, b) + i;
-}
-
 static void turn_token(struct share *s, int64_t b, int64_t i, const char *x, char *out)
 {
     const struct attn_tokens *t = s->t;
     const int64_t size = attn_dtype_size(t->dtype), first = s->angles.first;
-    const bool neighbours = t->rotation.pairing == ATTN_INTERLEAVED;
-    const int64_t step = neighbours ? 2 : 1, partner = neighbours ? 1 : t->rotation.dim / 2;
-    const struct attn_circle *by = attn_angles_at(&s->angles, position_of(t, b, i));
+    const int64_t step = attn_pair_step(&t->rotation), partner = attn_pair_partner(&t->rotation);
+    const struct attn_circle *by = attn_angles_at(&s->angles, attn_token_position(t, b, i));
     for (int64_t h = 0; h < t->heads; h++)
         turn_head[t->dtype](x + (h * t->x.head + first * step) * size,
                             out + (h * t->out.head + first * step) * size, step, partner, by,
@@ -71,7 +60,7 @@ static void move_share(struct share *s)
     const int64_t size = attn_dtype_size(t->dtype);
     int64_t before = 0;
     for (int64_t b = 0; b < t->batch && before < s->tokens.hi; b++) {
-        const int64_t n = attn_axis_len(&t->from, b), shift = given_at(t->shift, b);
+        const int64_t n = attn_axis_len(&t->from, b), shift = attn_given_at(t->shift, b);
         const int64_t lo = s->tokens.lo > before ? s->tokens.lo - before : 0;
         const int64_t hi = s->tokens.hi - before < n ? s->tokens.hi - before : n;
         for (int64_t i = lo; i < hi; i++) {

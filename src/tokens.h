@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Tokens moved from one tensor to another, or within one, their heads turned on the way. */
+/* Tokens moved from one tensor to another, or within one, their heads turned on the way. What
+ * kernels need compiles as C11 and as CUDA. */
 #ifndef ATTN_TOKENS_H
 #define ATTN_TOKENS_H
 
-#include "context.h"
 #include "problem.h"
+
+struct attn_call;
 
 /* Everything has been checked. Token i of sequence b goes to place shift[b] + i there. */
 struct attn_tokens {
@@ -18,6 +20,27 @@ struct attn_tokens {
     attn_rotation rotation;         /* defaults filled in; dim 0: nothing is turned */
     bool inverse;
 };
+
+/* Checked new tokens for a cache. */
+struct attn_append {
+    struct attn_tokens k, v;
+    bool values;
+    int64_t pages;
+    void *lengths; /* of the type of k.to.used; may be null */
+};
+
+/* Entry n; 0 where they are not given. */
+static inline ATTN_HD int64_t attn_given_at(struct attn_integers a, int64_t n)
+{
+    return a.data ? attn_index_at(a.data, a.is64, n) : 0;
+}
+
+/* What token i of sequence b is turned by. */
+static inline ATTN_HD int64_t attn_token_position(const struct attn_tokens *t, int64_t b, int64_t i)
+{
+    return t->positions.data ? attn_given_at(t->positions, attn_token_of(&t->from, b) + i)
+                             : attn_given_at(t->offsets, b) + i;
+}
 
 /* Tokens that take part. */
 int64_t attn_tokens_total(const struct attn_axis *axis, int64_t batch);

@@ -14,7 +14,8 @@ static void TYPED(turn)(const void *from, void *to, int64_t step, int64_t partne
         b[n] = GET(x[n * step + partner]);
     }
     for (int64_t n = 0; n < pairs; n++) {
-        out[n * step] = PUT(a[n] * by->cos[n] - b[n] * by->sin[n]);
-        out[n * step + partner] = PUT(b[n] * by->cos[n] + a[n] * by->sin[n]);
+        const struct attn_turn t = {by->cos[n], by->sin[n]};
+        out[n * step] = PUT(attn_turned_first(t, a[n], b[n]));
+        out[n * step + partner] = PUT(attn_turned_second(t, a[n], b[n]));
     }
 }

@@ -562,46 +562,6 @@ static void test_host_calls(void)
            attn_last_message(NULL));
 }
 
-/* The batch helpers are for host memory: an array of a device is refused, and not read. */
-static void test_batch_helpers(void)
-{
-    static uint8_t mask[2 * 4] = {1, 1, 0, 0, 1, 1, 1, 1};
-    static int32_t lengths[2] = {2, 4}, cu[3] = {0, 2, 6};
-    static int64_t indices[6] = {0, 1, 4, 5, 6, 7}, positions[6];
-    static float x[8], packed[6];
-    static struct {
-        void *data;
-        size_t bytes;
-        const char *name;
-    } arrays[] = {{mask, sizeof mask, "mask"},
-                  {lengths, sizeof lengths, "lengths"},
-                  {cu, sizeof cu, "cu_seqlens"},
-                  {indices, sizeof indices, "indices"},
-                  {positions, sizeof positions, "positions"},
-                  {x, sizeof x, "x"},
-                  {packed, sizeof packed, "packed"}};
-    for (int n = 0; n < 7; n++) {
-        attn_packing none = {0};
-        emulated_own(arrays[n].data, arrays[n].bytes, 0, 0);
-        const attn_status got[] = {
-            attn_packing_from_mask(NULL, 2, 4, mask, &none),
-            attn_packing_from_lengths(NULL, 2, 4, lengths, &none),
-            attn_position_ids(NULL, 2, cu, NULL, positions),
-            attn_unpad(NULL, ATTN_F32, 2, 4, 1, x, mask, packed, &none),
-            attn_pad(NULL, ATTN_F32, 8, 1, packed, indices, 6, x),
-            attn_gather(NULL, ATTN_F32, 8, 1, x, indices, 6, packed),
-            attn_gather_backward(NULL, ATTN_F32, 8, 1, packed, indices, 6, x),
-        };
-        /* Calls that take the array, in the order above. */
-        static const char *const taken[] = {"1001000", "0100000", "0010000", "0000111",
-                                            "0010000", "0001111", "0001111"};
-        for (int c = 0; c < 7; c++)
-            EXPECT(got[c] == (taken[n][c] == '1' ? ATTN_UNSUPPORTED : ATTN_OK),
-                   "batch helper %d, %s: %s", c, arrays[n].name, attn_status_name(got[c]));
-        emulated_own(arrays[n].data, arrays[n].bytes, -1, 0);
-    }
-}
-
 int main(void)
 {
     report_begin("device");
@@ -630,7 +590,6 @@ int main(void)
     test_graph_lengths();
     test_many();
     test_host_calls();
-    test_batch_helpers();
 
     emulated_set_machine((struct emulated_machine){-1, 0, 0}); /* and none comes */
     expect_refused("no driver", ATTN_BACKEND_CUDA, &d, ATTN_NO_DEVICE, "no driver");

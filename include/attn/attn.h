@@ -484,18 +484,34 @@ ATTN_API attn_status attn_varlen(attn_context *context, attn_dtype dtype, int64_
  * Batch helpers: from padded to packed and back, around a whole model
  * --------------------------------------------------------------------------------------------- */
 
+/*
+ * On a device. These functions, attn_rotary(), attn_cache_append() and attn_merge() work where their
+ * tensors lie, on a device as well as on the host, whose results they repeat. There, work is put on
+ * the context's stream, and nothing waits for it. Automatic choice and a context for ATTN_BACKEND_CUDA
+ * do so; others take host memory only. Tensors in host memory are worked on there by any context.
+ *
+ * All arrays of a call lie in one memory. Indices, lengths and offsets that are only read may lie in
+ * the host's all the same; they are checked then, and have been looked at when the call returns. Those
+ * on the device cannot be checked: lengths are clamped, and what names no row is left out. Working
+ * memory comes from the device's stream-ordered allocator. Arrays whose size only the device knows
+ * are not null even where they turn out empty.
+ */
+
 /* What a packed batch made of a mask looks like. The caller brings the arrays; null = not
- * wanted. These functions work on host memory; a device's is ATTN_UNSUPPORTED. */
+ * wanted. */
 typedef struct attn_packing {
     int64_t *indices;    /* out, up to B * S: where each packed row stands in [B * S], ascending */
     int32_t *cu_seqlens; /* out, B + 1 */
     int32_t *lengths;    /* out, B */
-    int64_t total;       /* out: packed rows */
-    int64_t max_seqlen;  /* out: the longest length */
+    int64_t total;       /* out: packed rows; -1 where the mask or lengths are a device's, which the
+                            call does not wait for: cu_seqlens[B] is that number then, and B * S a
+                            bound of it */
+    int64_t max_seqlen;  /* out: the longest length, or -1 likewise: then S is a bound of it */
 } attn_packing;
 
 /* From a mask [B, S] (contiguous bytes, non-zero = keep): order is kept, holes are squeezed out, a
- * row of zeros has length 0. ATTN_INVALID_OVERFLOW where the total does not fit cu_seqlens. */
+ * row of zeros has length 0. ATTN_INVALID_OVERFLOW where the total does not fit cu_seqlens; with a
+ * mask on a device ATTN_UNSUPPORTED where B * S does not. */
 ATTN_API attn_status attn_packing_from_mask(attn_context *context, int64_t batch, int64_t seqlen,
                                             const uint8_t *mask, attn_packing *packing);
 
@@ -507,29 +523,33 @@ ATTN_API attn_status attn_packing_from_lengths(attn_context *context, int64_t ba
 
 /* The packing of the mask, and x [B, S, width] gathered by it into packed [total, width]; both
  * contiguous, of element type dtype. `packed` has room for B * S rows, or for the total that
- * attn_packing_from_mask() told. */
+ * attn_packing_from_mask() told, or its cu_seqlens[B]. Rows past the total are not written. */
 ATTN_API attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch,
                                 int64_t seqlen, int64_t width, const void *x, const uint8_t *mask,
                                 void *packed, attn_packing *packing);
 
 /* The inverse: packed [total, width] to x [rows, width] (rows = B * S), the other rows 0. Each of
  * the `total` indices is below rows and stands there once; of a repeat that is not noticed the last
- * one's row is left.
+ * one's row is left. On a device an index that is none of the rows', such as -1, is left out: with
+ * `total` = rows and indices that were -1 before attn_unpad() wrote them, nobody has to know the
+ * total on the host.
  *
  * Each is the other's gradient: attn_pad() takes dpacked to dx, attn_gather() with the packing's
  * indices takes dx to dpacked, as attn_unpad() does where the mask is at hand. */
 ATTN_API attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int64_t width,
                               const void *packed, const int64_t *indices, int64_t total, void *x);
 
-/* out[n] = x[indices[n]]: rows of x [rows, width], n below count; an index may repeat. */
+/* out[n] = x[indices[n]]: rows of x [rows, width], n below count; an index may repeat. Indices on a
+ * device that are none of the rows' give rows of 0. */
 ATTN_API attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_t rows,
                                  int64_t width, const void *x, const int64_t *indices,
                                  int64_t count, void *out);
 
 /* Its gradient: dx [rows, width], each row the sum of those rows of dout [count, width] that were
  * gathered from it, 0 without any. The sum is taken in f32 (f64 for f64), in the order of the
- * indices, and rounded once: the same bits for any number of threads. Works in 8 (rows + count + 1)
- * bytes of the context's allocator. ATTN_BOOL has no gradient. */
+ * indices, and rounded once: the same bits for any number of threads, and on a device. Works in
+ * 8 (rows + count + 1) bytes of the context's allocator; on a device in 17 count and some. ATTN_BOOL
+ * has no gradient. */
 ATTN_API attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_t rows,
                                           int64_t width, const void *dout, const int64_t *indices,
                                           int64_t count, void *dx);
@@ -555,14 +575,15 @@ typedef struct attn_rotation {
     int64_t dim;             /* the first so many elements of a head, an even number; 0 = all */
     attn_pairing pairing;
     double base;             /* frequency[n] = base^(-2 n / dim), at least 1; 0 = 10000 */
-    const double *frequency; /* [dim / 2]: these instead, for scaled embeddings */
+    const double *frequency; /* [dim / 2], host memory: these instead, for scaled embeddings */
 } attn_rotation;
 
 /* Start from attn_rotary_desc_init(). */
 typedef struct attn_rotary_desc {
     size_t size; /* sizeof(attn_rotary_desc), set by attn_rotary_desc_init() */
     int64_t batch, heads, head_dim;
-    attn_side tokens;     /* padded or packed; tokens past seqused are written as 0 */
+    attn_side tokens;     /* padded or packed; tokens past seqused are written as 0. Its lengths lie
+                             in host memory */
     attn_input x;         /* [B, S, H, D] or [T, H, D] */
     attn_output out;      /* as x; may be x itself: same address, same strides */
     attn_index positions; /* of each token, [B, S] or [T]; null: offsets[b] + index in sequence */
@@ -593,7 +614,7 @@ typedef struct attn_merge_desc {
     size_t size; /* sizeof(attn_merge_desc), set by attn_merge_desc_init() */
     int64_t batch, seqlen, heads, head_dim; /* head_dim: of the values, Dv */
     int64_t parts;               /* at least 1 */
-    const attn_input *part_out;  /* [parts], each [B, S, H, Dv] */
+    const attn_input *part_out;  /* [parts] (host memory), each [B, S, H, Dv] */
     const attn_input *part_lse;  /* [parts], f32 (f64 for f64); contiguous means [B, H, S] */
     attn_output out;             /* may be one of the parts: same address, same strides */
     attn_output lse;             /* optional, as out */
@@ -623,7 +644,8 @@ typedef struct attn_append_desc {
     int64_t head_dim;   /* D, at least 1 */
     int64_t head_dim_v; /* Dv; 0 = D */
     attn_side tokens;   /* the new ones, padded or packed; their lengths may be 0 */
-    attn_side cache;    /* as attn_desc.key will have it, any layout; seqused: lengths before */
+    attn_side cache;    /* as attn_desc.key will have it, any layout; seqused: lengths before. The
+                           lengths and tables of both lie in host memory */
     attn_input k, v;    /* new keys and values, in the layout of `tokens` */
     attn_output k_cache, v_cache; /* in that of `cache`. v and v_cache both null: keys only */
     int32_t rotary;         /* 1: the keys are turned by their positions */

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "on_device.h"
+
+#include <stdio.h>
+
+static const char *place_name(struct attn_place place, char text[32])
+{
+    if (place.device == ATTN_HOST)
+        return "host memory";
+    snprintf(text, 32, "memory of device %d", (int)place.device);
+    return text;
+}
+
+attn_status attn_settle_place(const struct attn_call *call, const char *name,
+                              struct attn_place place, int32_t *device)
+{
+    const attn_backend backend = call->settings->backend;
+    const bool may = backend == ATTN_BACKEND_AUTO || backend == ATTN_BACKEND_CUDA;
+    *device = may ? place.device : ATTN_HOST;
+    if (*device != ATTN_HOST || place.host)
+        return ATTN_OK;
+    return attn_say(call->message, ATTN_UNSUPPORTED,
+                    "%s: lies in memory of device %d, and backend %s works on host memory", name,
+                    (int)place.device, attn_backend_name(backend));
+}
+
+static attn_status lie_apart(const struct attn_call *call, const char *a, struct attn_place at,
+                             const char *b, struct attn_place place)
+{
+    char here[32], there[32];
+    return attn_say(call->message, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", a,
+                    place_name(at, here), b, place_name(place, there));
+}
+
+attn_status attn_find_place(const struct attn_call *call, const struct attn_placed *arrays,
+                            int count, int32_t *device)
+{
+    struct attn_place place = {ATTN_HOST, true};
+    const char *first = NULL;
+    for (int anywhere = 0; anywhere < 2; anywhere++)
+        for (int n = 0; n < count; n++) {
+            if (!arrays[n].data || arrays[n].anywhere != anywhere)
+                continue;
+            const struct attn_place at = attn_place_of(arrays[n].data);
+            const bool goes = anywhere ? at.host || at.device == place.device
+                                       : at.device == place.device;
+            if (first && !goes)
+                return lie_apart(call, arrays[n].name, at, first, place);
+            if (!first)
+                place = at;
+            first = first ? first : arrays[n].name;
+        }
+    return attn_settle_place(call, first ? first : "", place, device);
+}
+
+bool attn_is_known(const void *data, int32_t device)
+{
+    const struct attn_place place = attn_place_of(data);
+    return device == ATTN_HOST ? place.host : place.device == ATTN_HOST;
+}
