@@ -208,6 +208,20 @@ static void test_backends(void)
     }
 }
 
+/* Managed memory that work on the stream is still to write is not read before. */
+static void test_pending(void)
+{
+    attn_packing p = {.indices = few.indices};
+    fill_few();
+    memset(few.indices, 0xff, sizeof few.indices);
+    emulated_own(&few, sizeof few, 0, 1);
+    EXPECT(attn_packing_from_mask(NULL, B, S, few.mask, &p) == ATTN_OK &&
+               call_few(NULL, 5) == ATTN_OK && cudaStreamSynchronize(NULL) == cudaSuccess &&
+               few.packed[2 * 2] == few.x[4 * 2],
+           "indices of a packing to come: \"%s\"", attn_last_message(NULL));
+    emulated_own(&few, sizeof few, -1, 0);
+}
+
 static void test_devices(void)
 {
     fill_few();
@@ -284,6 +298,7 @@ void test_places(void)
 {
     test_mixtures();
     test_backends();
+    test_pending();
     test_devices();
     test_failures();
     test_unsupported();

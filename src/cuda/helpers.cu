@@ -77,7 +77,7 @@ extern "C" cudaError_t attn_cuda_fill_packing(const struct attn_cuda_pack *p, cu
 extern "C" cudaError_t attn_cuda_scan(int64_t *x, int64_t count, cudaStream_t stream)
 {
     const rows::scanned s = {x, count};
-    return launch(rows::scan, {1, rows::THREADS, rows::WARPS * (int32_t)sizeof *x, stream}, s);
+    return launch(rows::scan, {1, rows::THREADS, 2 * rows::WARPS * (int32_t)sizeof *x, stream}, s);
 }
 
 static grid sort_grid(const struct attn_cuda_sort *s, cudaStream_t stream)

@@ -8,7 +8,7 @@
 
 namespace move {
 
-enum { THREADS = 128, PAIRS = THREADS, SHARED = PAIRS * (int)sizeof(struct attn_turn) };
+enum { THREADS = 128, PAIRS = THREADS, SHARED = 2 * PAIRS * (int)sizeof(struct attn_turn) };
 
 /* A token of the tensor that it comes from; `used`: it takes part. */
 struct token {
@@ -104,13 +104,16 @@ DEVICE void turn_pairs(const struct attn_tokens *t, const char *x, char *out, in
     }
 }
 
+/* *second: which of two places in shared memory is next, so that a warp may go ahead while others
+ * still read. */
 template <attn_dtype type>
-DEVICE void turn(const struct attn_cuda_move *m, int64_t position, const char *x, char *out)
+DEVICE void turn(const struct attn_cuda_move *m, int64_t position, const char *x, char *out,
+                 bool *second)
 {
-    struct attn_turn *const turns = (struct attn_turn *)dev::shared();
     const int64_t pairs = m->tokens.rotation.dim / 2, rest = attn_angle_rest(position);
     for (int64_t first = 0; first < pairs; first += PAIRS) {
         const int n = pairs - first < PAIRS ? (int)(pairs - first) : PAIRS;
+        struct attn_turn *const turns = (struct attn_turn *)dev::shared() + (*second ? PAIRS : 0);
         if (dev::thread() < n) {
             const struct attn_twofold f = m->frequency[first + dev::thread()];
             turns[dev::thread()] = attn_turn_sum(attn_turn_to(position - rest, f),
@@ -118,7 +121,7 @@ DEVICE void turn(const struct attn_cuda_move *m, int64_t position, const char *x
         }
         dev::sync();
         turn_pairs<type>(&m->tokens, x, out, first, n, turns);
-        dev::sync();
+        *second = !*second;
     }
 }
 
@@ -126,6 +129,7 @@ template <attn_dtype type> KERNEL tokens(GRID_CONSTANT const struct attn_cuda_mo
 {
     const struct attn_tokens *const t = &m.tokens;
     const int64_t size = attn_dtype_size(type), dim = t->rotation.dim;
+    bool second = false;
     for (int64_t row = dev::block(); row < t->from.rows; row += dev::blocks()) {
         const struct token x = token_of(t, row);
         const int64_t shift = x.used && t->shift.data ? before_of(&t->to, x.b) : 0;
@@ -142,7 +146,7 @@ template <attn_dtype type> KERNEL tokens(GRID_CONSTANT const struct attn_cuda_mo
         if (!out)
             continue;
         if (dim > 0)
-            turn<type>(&m, attn_token_position(t, x.b, x.i), from, out);
+            turn<type>(&m, attn_token_position(t, x.b, x.i), from, out, &second);
         copy_some(m.unit, from + dim * size, out + dim * size, m.heads, t->x.head * size,
                   t->out.head * size, m.run);
     }

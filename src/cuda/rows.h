@@ -85,10 +85,11 @@ DEVICE int64_t scan_warp(int64_t x)
     return x;
 }
 
-/* By one block, THREADS entries at a time. */
+/* By one block, THREADS entries at a time. What is shared has two places, taken in turn, so that a
+ * warp may go ahead while others still read. */
 KERNEL scan(GRID_CONSTANT const struct scanned s)
 {
-    int64_t *const sums = (int64_t *)dev::shared(); /* of the warps */
+    int64_t *sums = (int64_t *)dev::shared(); /* [2][WARPS], of the warps */
     int64_t carry = 0;
     for (int64_t at = 0; at <= s.count; at += THREADS) {
         const int64_t n = at + dev::thread();
@@ -105,7 +106,7 @@ KERNEL scan(GRID_CONSTANT const struct scanned s)
         if (n <= s.count)
             s.x[n] = before + upto - own;
         carry += all;
-        dev::sync();
+        sums = (int64_t *)dev::shared() + (at / THREADS % 2 ? 0 : WARPS);
     }
 }
 

@@ -5,4 +5,3 @@
 #include "cuda/fwd_f16.cu"
 #include "cuda/fwd_f32.cu"
 #include "cuda/fwd_f64.cu"
-#include "cuda/helpers.cu"
