@@ -109,7 +109,8 @@ attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, i
 {
     const struct attn_kept kept = {batch, seqlen, mask, NULL};
     struct attn_rows r = {.from = x, .to = packed};
-    struct attn_placed arrays[ATTN_PACKING_SPANS + 2] = {{"x", x, false}, {"packed", packed, false}};
+    struct attn_placed arrays[ATTN_PACKING_SPANS + 2] = {{"x", x, false},
+                                                         {"packed", packed, false}};
     struct attn_call call;
     int32_t device;
     attn_status status = attn_call_begin(&call, context);

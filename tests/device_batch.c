@@ -71,7 +71,8 @@ static void expect_numbers(const attn_packing *got, int64_t total, int64_t longe
 {
     EXPECT(got->total == total && got->max_seqlen == longest,
            "%s %lld: total %lld, longest %lld; expected %lld and %lld", now.what,
-           (long long)now.seed, (long long)got->total, (long long)got->max_seqlen, (long long)total, (long long)longest);
+           (long long)now.seed, (long long)got->total, (long long)got->max_seqlen,
+           (long long)total, (long long)longest);
 }
 
 void test_from_mask(int64_t seed)

@@ -485,13 +485,14 @@ ATTN_API attn_status attn_varlen(attn_context *context, attn_dtype dtype, int64_
  * --------------------------------------------------------------------------------------------- */
 
 /*
- * On a device. These functions, attn_rotary(), attn_cache_append() and attn_merge() work where their
- * tensors lie, on a device as well as on the host, whose results they repeat. There, work is put on
- * the context's stream, and nothing waits for it. Automatic choice and a context for ATTN_BACKEND_CUDA
- * do so; others take host memory only. Tensors in host memory are worked on there by any context.
+ * On a device. These functions, attn_rotary(), attn_cache_append() and attn_merge() work where
+ * their tensors lie, on a device as well as on the host, whose results they repeat (to the last
+ * digits where sines or exponentials are the device's own). There, work is put on the context's
+ * stream, and nothing waits for it. Automatic choice and a context for ATTN_BACKEND_CUDA do so;
+ * others take host memory only. Tensors in host memory are worked on there by any context.
  *
- * All arrays of a call lie in one memory. Indices, lengths and offsets that are only read may lie in
- * the host's all the same; they are checked then, and have been looked at when the call returns. Those
+ * All arrays of a call lie in one memory. Indices, lengths and offsets that are only read may lie
+ * in the host's all the same; they are checked then, and not looked at after the call. Those
  * on the device cannot be checked: lengths are clamped, and what names no row is left out. Working
  * memory comes from the device's stream-ordered allocator. Arrays whose size only the device knows
  * are not null even where they turn out empty.
@@ -548,8 +549,8 @@ ATTN_API attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_
 /* Its gradient: dx [rows, width], each row the sum of those rows of dout [count, width] that were
  * gathered from it, 0 without any. The sum is taken in f32 (f64 for f64), in the order of the
  * indices, and rounded once: the same bits for any number of threads, and on a device. Works in
- * 8 (rows + count + 1) bytes of the context's allocator; on a device in 17 count and some. ATTN_BOOL
- * has no gradient. */
+ * 8 (rows + count + 1) bytes of the context's allocator; on a device in 17 count and some.
+ * ATTN_BOOL has no gradient. */
 ATTN_API attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_t rows,
                                           int64_t width, const void *dout, const int64_t *indices,
                                           int64_t count, void *dx);
