@@ -14,8 +14,8 @@
  *   sync_warp()                  all lanes
  *   shuffle(x, from)             x of lane `from`; shuffle_xor(x, mask): of lane() ^ mask
  *   ballot(p)                    bit i: p of lane i
- *   copy_async<bytes>(to, from, valid)  4, 8 or 16 bytes from global to shared memory, 0 unless
- *                                valid, in which case `from` is not read; lands by wait_copies()
+ *   copy_async<bytes>(to, from, valid)  4, 8 or 16 bytes from global to shared memory; not valid:
+ *                                zeros, and `from` is not read. Lands by wait_copies()
  *   commit_copies()              the copies since the last one are a group
  *   wait_copies<n>()             until all groups but the last n of this thread have landed
  *   load_matrices(r, row)        ldmatrix.x4: four 8 x 8 matrices of 16-bit numbers; lane l gives
