@@ -98,9 +98,17 @@ static const struct attn_backend_ops *choose(const struct attn_settings *s,
     return NULL;
 }
 
+/* Whether the backend can use a workspace at `place`, given where the tensors lie. */
+static bool reaches(const struct attn_backend_ops *backend, const struct attn_problem *p,
+                    struct attn_place place)
+{
+    return backend->device ? place.device == p->place.device : place.host;
+}
+
 /* Of the caller's workspace, which is given. */
-static attn_status check_workspace(const attn_desc *desc, const struct attn_problem *p,
-                                   const struct attn_plan *plan, struct attn_message *m)
+static attn_status check_workspace(const struct attn_backend_ops *backend, const attn_desc *desc,
+                                   const struct attn_problem *p, const struct attn_plan *plan,
+                                   struct attn_message *m)
 {
     if ((uintptr_t)desc->workspace % ATTN_ALIGN != 0)
         return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: not aligned to %d bytes",
@@ -108,7 +116,7 @@ static attn_status check_workspace(const attn_desc *desc, const struct attn_prob
     if (desc->workspace_bytes < plan->workspace)
         return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace_bytes: %zu, needed %zu",
                         desc->workspace_bytes, plan->workspace);
-    if (plan->workspace > 0 && attn_place_of(desc->workspace).device != p->place.device)
+    if (plan->workspace > 0 && !reaches(backend, p, attn_place_of(desc->workspace)))
         return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: does not lie where q does");
     return ATTN_OK;
 }
@@ -119,7 +127,7 @@ static attn_status run(const struct attn_backend_ops *backend, const struct attn
 {
     void *workspace = desc->workspace;
     if (workspace) {
-        const attn_status status = check_workspace(desc, p, plan, m);
+        const attn_status status = check_workspace(backend, desc, p, plan, m);
         return status == ATTN_OK ? backend->run(s, p, plan, workspace, m) : status;
     }
     if (plan->brings_own)
@@ -224,7 +232,7 @@ static attn_status workspace_status(attn_context *context, const attn_desc *give
     if (!desc.workspace)
         return attn_say(call.message, ATTN_INVALID_NULL, "workspace: null, and the library's own "
                         "is gone with what was noted in it");
-    status = check_workspace(&desc, &p, &plan, call.message);
+    status = check_workspace(backend, &desc, &p, &plan, call.message);
     return status == ATTN_OK
                ? backend->status(call.settings, &p, desc.workspace, call.message)
                : status;

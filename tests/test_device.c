@@ -320,6 +320,29 @@ static void test_workspaces(void)
     cudaFree(room);
 }
 
+/* The CPU's workspace is the host's, or managed, wherever tensors that it can read lie. */
+static void test_cpu_workspaces(void)
+{
+    attn_desc d = desc();
+    d.workspace_bytes = 1 << 20;
+    d.workspace = aligned_alloc(64, d.workspace_bytes);
+    move(0, 1);
+    attn_context *c = context(ATTN_BACKEND_CPU);
+    for (int managed = 0; managed < 2; managed++) {
+        emulated_own(d.workspace, d.workspace_bytes, managed ? 0 : -1, managed);
+        EXPECT(attn_forward(c, &d) == ATTN_OK, "cpu, managed tensors, %s workspace: \"%s\"",
+               managed ? "managed" : "host", attn_last_message(c));
+        fill();
+    }
+    attn_context_destroy(c);
+    emulated_own(d.workspace, d.workspace_bytes, 0, 0);
+    expect_refused("cpu, managed tensors, a device's workspace", ATTN_BACKEND_CPU, &d,
+                   ATTN_INVALID_WORKSPACE, "workspace");
+    emulated_own(d.workspace, 0, -1, 0);
+    free(d.workspace);
+    move(-1, 0);
+}
+
 static void test_devices(void)
 {
     const attn_desc d = desc();
@@ -583,6 +606,7 @@ int main(void)
     test_lengths();
     test_status();
     test_workspaces();
+    test_cpu_workspaces();
     test_devices();
     test_failures();
     test_pinned();
