@@ -114,16 +114,22 @@ static attn_status conflict(struct attn_check_state *c, const struct attn_operan
                     place_name(at, here), before->name, place_name(before->place, there));
 }
 
-/* Tensors lie in one place. */
+/* Tensors lie in one place. Those without elements lie anywhere, and their addresses tell no more than
+ * what to take where nothing else tells. */
 static attn_status check_tensor_places(struct attn_check_state *c, struct found *before)
 {
     const bool computed = c->p && c->mode != ATTN_CHECK_KEEP; /* by a backend, perhaps a device */
     char here[32];
     for (int32_t n = 0; n < c->count; n++) {
         const struct attn_operand *o = &c->operands[n];
-        if (o->anywhere || attn_bytes_reach(&o->bytes) == 0)
+        const bool empty = attn_bytes_reach(&o->bytes) == 0;
+        if (o->anywhere || (empty && (before->name || !computed)))
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
+        if (empty) {
+            before->place = at;
+            continue;
+        }
         if (!computed && !at.host)
             return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in %s, and this call is for host "
                             "memory", o->name, place_name(at, here));
@@ -140,7 +146,7 @@ static attn_status check_array_places(struct attn_check_state *c, struct found *
 {
     for (int32_t n = 0; n < c->count; n++) {
         const struct attn_operand *o = &c->operands[n];
-        if (!o->anywhere)
+        if (!o->anywhere || attn_bytes_reach(&o->bytes) == 0)
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
         if (at.host)

@@ -564,6 +564,32 @@ static void test_many(void)
     emulated_own(y, sizeof y, -1, 0);
 }
 
+/* Calls without a token, whose arrays are the device's all the same. */
+static void test_empty(void)
+{
+    static int32_t docs[4];
+    attn_desc d = attn_desc_init();
+    d.batch = 2;
+    d.heads_q = d.head_dim = 1;
+    d.q.data = t.q;
+    d.k.data = t.k;
+    d.v.data = t.v;
+    d.out.data = t.out;
+    d.query_docs.data = d.key_docs.data = docs;
+    move(0, 0);
+    emulated_own(docs, sizeof docs, 0, 0);
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK && untouched(), "nothing, on a device: \"%s\"",
+           attn_last_message(NULL));
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CUDA, "nothing, on a device: not to it");
+    emulated_own(docs, sizeof docs, -1, 0);
+    d.key.seqlen = 2; /* and no query */
+    d.query_docs.data = NULL;
+    d.key_docs.data = NULL;
+    EXPECT(attn_forward(NULL, &d) == ATTN_OK && untouched(), "no query, on a device: \"%s\"",
+           attn_last_message(NULL));
+    move(-1, 0);
+}
+
 /* Calls that are the host's alone say so. */
 static void test_host_calls(void)
 {
@@ -613,6 +639,7 @@ int main(void)
     test_graph();
     test_graph_lengths();
     test_many();
+    test_empty();
     test_host_calls();
 
     emulated_set_machine((struct emulated_machine){-1, 0, 0}); /* and none comes */
