@@ -111,6 +111,8 @@ int targets_open(struct target *list, const struct options *o)
     target_open(list, &count, o, ATTN_BACKEND_EAGER, NULL);
     if (has_device())
         target_open(list, &count, o, ATTN_BACKEND_CUDA, NULL);
+    if (count == 0 && !o->isa)
+        report_fail("no backend%s%s to run", o->backend ? " " : "", o->backend ? o->backend : "");
     return count;
 }
 
