@@ -12,24 +12,26 @@ enum values {
     EQUAL,    /* one number for q, one for k, one for v */
     INTEGERS, /* -3 to 3: many equal scores */
     LARGE_V,
-    NOT_FINITE /* normal, with a NaN or an infinity here and there */
+    NOT_FINITE, /* normal, with a NaN or an infinity here and there */
+    HUGE_V      /* values near the end of the type's range: sums of two of them leave it */
 };
 
 static const char *const value_names[] = {"normal", "wide",     "overflow", "tiny",
-                                          "equal",  "integers", "large-v",  "not-finite"};
+                                          "equal",  "integers", "large-v",  "not-finite",
+                                          "huge-v"};
 
 /*
- * Powers of ten for the kinds above. What comes out is a mean of values, so that no result leaves a
+ * Powers of ten for the kinds above, and the largest value. What comes out is a mean of values, so that no result leaves a
  * range that the values keep to. Kernels of bf16 take numbers below 2^-126 for 0, because its dot
  * product instructions do: its values stay far above that.
  */
 static const struct {
-    double tiny_qk, tiny_v, large_v;
+    double tiny_qk, tiny_v, large_v, most_v;
 } powers[] = {
-    [ATTN_F32] = {-20, -39, 30},
-    [ATTN_F64] = {-160, -309, 300},
-    [ATTN_F16] = {-5, -6, 4},
-    [ATTN_BF16] = {-14, -28, 30},
+    [ATTN_F32] = {-20, -39, 30, 3e38},
+    [ATTN_F64] = {-160, -309, 300, 1.5e308},
+    [ATTN_F16] = {-5, -6, 4, 6e4},
+    [ATTN_BF16] = {-14, -28, 30, 3e38},
 };
 
 static double draw_value(enum values kind, attn_dtype type, enum role role, const double *equal,
@@ -46,6 +48,10 @@ static double draw_value(enum values kind, attn_dtype type, enum role role, cons
     case LARGE_V: {
         const double power = rng_uniform(r);
         return role == ROLE_V ? x * pow(10, powers[type].large_v * power) : x;
+    }
+    case HUGE_V: {
+        const double part = 1 - rng_uniform(r) / 2;
+        return role == ROLE_V ? (x < -1 ? -part : part) * powers[type].most_v : x;
     }
     default: return x;
     }
@@ -179,6 +185,14 @@ static void draw_extremes(struct problem *p, enum values kind)
     }
 }
 
+/* Half of the large values are huge, drawn apart; where dropout lets what is kept grow, none. */
+static bool draw_huge(const struct problem *p)
+{
+    struct rng r = rng_seeded(p->seed ^ UINT64_C(0x4e));
+
+    return rng_chance(&r, 50) && !p->backward && p->dropout == 0;
+}
+
 static enum values draw_kind(struct rng *r)
 {
     static const uint8_t share[] = {47, 8, 7, 6, 6, 8, 8, 10};
@@ -204,6 +218,8 @@ void gen_values(struct problem *p, struct rng *r)
     if (p->dtype == ATTN_F16 && p->dropout > 0 &&
         (kind == LARGE_V || (kind == OVERFLOW && v_in_k(p))))
         kind = NORMAL; /* what is kept grows, beyond the range */
+    if (kind == LARGE_V && draw_huge(p))
+        kind = HUGE_V;
     p->values = value_names[kind];
     for (int name = BUFFER_Q; name <= BUFFER_V; name++)
         if (p->buffers[name].element)

@@ -128,7 +128,7 @@ template <class T> KERNEL combine(GRID_CONSTANT const struct attn_cuda_args a)
         const struct row::row r = row::row_at(&s, head_kv, at, c.rows);
         const struct row::parts<real> x = {
             share::partial_at<real>(&a, f, slot, head_kv, at % f->rows), share::slot_stride(&a, f),
-            (int)c.splits};
+            (int)c.splits, true};
         const struct row::outcome<real> o = row::outcome_of<T>(&a.p, r.head, &x);
         row::finish_row<T>(&s, &r, &x, &o, 2, 0, a.p.head_dim_v);
     }

@@ -14,7 +14,9 @@
  * What is not seen gets the score -inf, hence the weight 0; 0 times what is not finite would still
  * show. Values past the end, and those of padding keys, are 0 in shared memory. Where sums are not
  * finite all the same, the block does its work again with 0 for each value that is not finite, which
- * gives the same bits wherever none was met; what is seen of them is then looked up.
+ * gives the same bits wherever none was met; what is seen of them is then looked up. Rows whose sums
+ * are not finite even so have left the range, which their results need not: once more, with smaller
+ * weights for them.
  *
  * All products hold a tile of 16 rows by 8 columns in the same way, as mma does: with g = lane / 4,
  * the elements 0 and 1 are of row g, 2 and 3 of row g + 8, and the four lanes of a quad share a row.
@@ -70,6 +72,14 @@ struct sizes {
     static_assert(share::KEY_ALIGN % KEYS == 0, "splits are made of tiles");
 };
 
+/* How a block goes about its work: as it comes; with 0 for values that are not finite; with smaller
+ * weights for rows that are too large, besides. */
+enum pass { PLAIN, CLEANED, SMALLER, PASSES };
+
+/* What weights are divided by in rows that are too large. Of their sums, 2^128 or more (2^1024 in
+ * f64), what is lost at the lower end of the range is nothing. */
+enum { LARGE = 40 }; /* 2^this, more than keys of a row */
+
 /* What a block is for, in shared memory. */
 template <class S> struct work {
     struct attn_sequence s;
@@ -81,8 +91,8 @@ template <class S> struct work {
     const char *q, *k, *v;       /* of the first token and the head, but q of head 0 */
     bool whole_q, whole_k, whole_v; /* rows are multiples of 16 bytes: can be copied on the side */
     bool found, plain;
-    bool again;         /* some row's sums of values are not finite */
-    bool bad[S::ROWS];  /* those of this row */
+    bool again[PASSES];        /* some row's sums of values are not finite in this pass */
+    bool bad[PASSES][S::ROWS]; /* those of this row */
     struct row::row row[S::ROWS];
     struct attn_range warp[S::WARPS]; /* keys that some row of a warp may see */
 };
@@ -128,7 +138,8 @@ template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct 
     w->whole_k = is_whole<S>(&p->k, p->head_dim);
     w->whole_v = is_whole<S>(&p->v, p->head_dim_v);
     w->plain = row::is_plain(p);
-    w->again = false;
+    for (int pass = 0; pass < PASSES; pass++)
+        w->again[pass] = false;
 }
 
 /* What the block's threads find out of its rows. */
@@ -138,7 +149,8 @@ template <class S> DEVICE void find_rows(const struct attn_problem &p, struct wo
     const int64_t last = (end < w->rows ? end : w->rows) - 1;
     for (int n = dev::thread(); n < S::ROWS; n += S::THREADS) {
         w->row[n] = row::row_at(&w->s, w->head_kv, w->row0 + n, w->rows);
-        w->bad[n] = false;
+        for (int pass = 0; pass < PASSES; pass++)
+            w->bad[pass][n] = false;
     }
     if (dev::lane() > 0)
         return;
@@ -350,19 +362,27 @@ DEVICE void score(const struct attn_problem &p, const struct work<S> *w, int bas
         s[i / 4][i % 4] = x[i];
 }
 
+/* What its sums of values lack of a row. */
+template <class S> DEVICE typename S::real unit_of(const struct work<S> *w, int r)
+{
+    return w->bad[CLEANED][r] ? (typename S::real)((int64_t)1 << LARGE) : 1;
+}
+
+/* Weights of dropped keys become 0, those of rows that are too large smaller. */
 template <class S>
-DEVICE void drop(const struct attn_problem &p, const struct work<S> *w, int base,
+DEVICE void lessen(const struct attn_problem &p, const struct work<S> *w, int base,
                  typename S::real (*s)[4], int64_t k0)
 {
     typename S::real x[S::SCORES * 4];
     UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
         x[i] = s[i / 4][i % 4];
     ROLLED for (int i = 0; i < S::SCORES * 4; i++) {
-        const struct row::row *const r =
-            &w->row[row_of(base, i / (S::PART / 2) * 2 + i % 4 / 2)];
+        const int n = row_of(base, i / (S::PART / 2) * 2 + i % 4 / 2);
+        const struct row::row *const r = &w->row[n];
         const int64_t key = k0 + i / 4 % (S::PART / 8) * 8 + dev::lane() % 4 * 2 + i % 2;
-        if (x[i] > 0 && attn_drops(&p, w->s.b, r->head, r->query, key))
+        if (x[i] > 0 && p.dropout.on && attn_drops(&p, w->s.b, r->head, r->query, key))
             x[i] = 0;
+        x[i] *= 1 / unit_of<S>(w, n);
     }
     UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
         s[i / 4][i % 4] = x[i];
@@ -407,7 +427,7 @@ DEVICE void weigh(typename S::real (*s)[4], typename S::real (*out)[4], struct s
 
 /* A warp's sums to shared memory, and what is to be said of them. */
 template <class S>
-DEVICE void put_sums(struct work<S> *w, int base, int part, typename S::real *results,
+DEVICE void put_sums(struct work<S> *w, int base, int part, int pass, typename S::real *results,
                      const typename S::real (*out)[4], const struct state<S> *r)
 {
     typedef typename S::real real;
@@ -426,7 +446,7 @@ DEVICE void put_sums(struct work<S> *w, int base, int part, typename S::real *re
                 zero += 0 * x;
             }
         if (isnan(zero) && !isnan(sum))
-            w->bad[row_of(base, n)] = w->again = true;
+            w->bad[pass][row_of(base, n)] = w->again[pass] = true;
     }
 }
 
@@ -448,7 +468,7 @@ DEVICE void spoil(const struct attn_problem &p, const struct work<S> *w, typenam
     const int64_t end = w->key0 + w->tiles * S::KEYS;
     for (int i = dev::warp(); i < S::ROWS; i += S::WARPS) {
         const struct row::row *const r = &w->row[i];
-        for (int64_t j = w->key0; w->bad[i] && j < end; j++) {
+        for (int64_t j = w->key0; w->bad[PLAIN][i] && j < end; j++) {
             if (j < r->see.lo || j >= r->see.hi || !row::sees(&w->s, r, j))
                 continue;
             const element *const v = (const element *)key_row<S>(w, p, p.v, w->v, j) + w->column0;
@@ -467,11 +487,13 @@ DEVICE void put_partial(const struct attn_cuda_args *a, const struct work<S> *w,
 {
     typedef typename S::real real;
     real *const to = share::partial_at<real>(a, &a->form[a->which], w->slot, w->head_kv, r);
+    const real sum = row::weights_of<typename S::T>(x, most);
+    const real by = unit_of<S>(w, r) / row::unit_of(sum);
     for (int64_t c = dev::lane(); c < w->columns; c += 32)
-        to[2 + w->column0 + c] = row::total_of<typename S::T>(x, most, 2 + c);
+        to[2 + w->column0 + c] = row::total_of<typename S::T>(x, most, 2 + c, by);
     if (w->column0 == 0 && dev::lane() == 0) {
         to[0] = most;
-        to[1] = row::total_of<typename S::T>(x, most, 1);
+        to[1] = sum;
     }
 }
 
@@ -484,11 +506,13 @@ DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
     typedef typename S::T T;
     const struct attn_problem *p = &a->p;
     const int own = dev::warp() + dev::lane() % (S::ROWS / S::WARPS) * S::WARPS;
-    struct row::parts<real> x = {results + own * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS};
+    struct row::parts<real> x = {results + own * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS,
+                                  false};
     const struct row::outcome<real> mine = row::outcome_of<T>(p, w->row[own].head, &x);
     for (int n = 0; n < S::ROWS / S::WARPS; n++) {
         const int r = dev::warp() + n * S::WARPS;
-        const struct row::outcome<real> o = {dev::shuffle(mine.most, n), dev::shuffle(mine.by, n),
+        const struct row::outcome<real> o = {dev::shuffle(mine.most, n),
+                                             dev::shuffle(mine.by, n) * unit_of<S>(w, r),
                                              dev::shuffle(mine.lse, n)};
         x.data = results + r * S::RESULT;
         if (!w->row[r].given)
@@ -502,11 +526,10 @@ DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
 
 /* ---- The kernel ----------------------------------------------------------------------------- */
 
-/* A warp's sums over the part-th part of all tiles of keys; `cleaned`: with 0 for values that are
- * not finite. */
+/* A warp's sums over the part-th part of all tiles of keys. */
 template <class S>
 DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *tiles, int base,
-                   int part, bool cleaned, typename S::real (*out)[4], struct state<S> *r)
+                   int part, int pass, typename S::real (*out)[4], struct state<S> *r)
 {
     typedef typename S::real real;
     typedef typename S::T T;
@@ -537,11 +560,11 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
         if (busy) {
             score<S>(p, w, base, s, k0);
             weigh<S>(s, out, r);
-            if (p.dropout.on)
-                drop<S>(p, w, base, s, k0);
+            if (p.dropout.on || pass == SMALLER)
+                lessen<S>(p, w, base, s, k0);
         }
         take_step<S>(tiles, w, p, step);
-        if (cleaned)
+        if (pass != PLAIN)
             clean<S>(stage_of<S>(tiles, step));
         if (busy)
             T::template values<S::PART, S::DV, S::M>(
@@ -567,16 +590,14 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
         return;
     find_rows<S>(a.p, w, base);
     dev::sync();
-    for (bool cleaned = false;; cleaned = true) {
-        attend<S>(a.p, w, tiles, base, part, cleaned, out, &r);
-        put_sums<S>(w, base, part, results, out, &r);
+    int pass = PLAIN;
+    do {
+        attend<S>(a.p, w, tiles, base, part, pass, out, &r);
+        put_sums<S>(w, base, part, pass, results, out, &r);
         dev::sync();
-        if (cleaned)
-            spoil<S>(a.p, w, results);
-        if (cleaned || !w->again)
-            break;
-        dev::sync(); /* all have asked */
-    }
+    } while (w->again[pass] && ++pass < PASSES);
+    if (pass != PLAIN)
+        spoil<S>(a.p, w, results);
     finish<S>(&a, w, results);
 }
 

@@ -86,12 +86,24 @@ DEVICE typename T::real weight_of(typename T::real score, typename T::real most)
 /* ---- Results -------------------------------------------------------------------------------- */
 
 /* Partial results of a row: from each of `count` parts of its keys the largest score, the sum of
- * weights and the weighted sums of values, `stride` numbers apart. */
+ * weights and the weighted sums of values, `stride` numbers apart. `divided`: the latter by unit_of()
+ * the sum of weights. */
 template <class real> struct parts {
     const real *data;
     int64_t stride;
     int count;
+    bool divided;
 };
+
+/* The power of two that a sum of weights does not exceed: sums of values that are divided by it are
+ * as exact, and stay in the range that the values keep to. */
+template <class real> DEVICE real unit_of(real sum)
+{
+    real unit = 1;
+    while (unit < sum)
+        unit *= 2;
+    return unit;
+}
 
 template <class real> DEVICE real most_of(const struct parts<real> *x)
 {
@@ -101,15 +113,29 @@ template <class real> DEVICE real most_of(const struct parts<real> *x)
     return most;
 }
 
-/* Column `at` of the parts together, 1 being the sum of weights. */
+/* The sum of weights of the parts together. */
 template <class T>
-DEVICE typename T::real total_of(const struct parts<typename T::real> *x, typename T::real most,
-                                 int64_t at)
+DEVICE typename T::real weights_of(const struct parts<typename T::real> *x, typename T::real most)
 {
     typename T::real sum = 0;
     for (int i = 0; i < x->count; i++) {
         const typename T::real *const part = x->data + i * x->stride;
-        sum += part[at] * weight_of<T>(part[0], most);
+        sum += part[1] * weight_of<T>(part[0], most);
+    }
+    return sum;
+}
+
+/* Sums of values, number `at` of the parts, together and times `by`: each part's at once, as all of
+ * them may be beyond the range that the result is in. */
+template <class T>
+DEVICE typename T::real total_of(const struct parts<typename T::real> *x, typename T::real most,
+                                 int64_t at, typename T::real by)
+{
+    typename T::real sum = 0;
+    for (int i = 0; i < x->count; i++) {
+        const typename T::real *const part = x->data + i * x->stride;
+        const typename T::real unit = x->divided ? unit_of(part[1]) : 1;
+        sum += part[at] * (weight_of<T>(part[0], most) * unit * by);
     }
     return sum;
 }
@@ -126,7 +152,7 @@ DEVICE struct outcome<typename T::real> outcome_of(const struct attn_problem *p,
     typedef typename T::real real;
     struct outcome<real> o;
     o.most = most_of(x);
-    const real sum = total_of<T>(x, o.most, 1);
+    const real sum = weights_of<T>(x, o.most);
     const double sink = attn_sink_of(p, head), at = (double)o.most;
     o.by = sum == 0 ? -(real)1 : 1 / sum;
     o.lse = sum == 0 ? -(real)INFINITY : (real)(at + log((double)sum));
@@ -158,7 +184,7 @@ DEVICE void finish_row(const struct attn_sequence *s, const struct row *r,
     element *const out = (element *)attn_view_at(&p->out, &p->query, s->b, r->query, r->head,
                                                  sizeof(element)) + column0;
     for (int64_t c = dev::lane(); c < n; c += 32)
-        out[c] = T::put(o->by < 0 ? 0 : total_of<T>(x, o->most, first + c) * o->by);
+        out[c] = T::put(o->by < 0 ? 0 : total_of<T>(x, o->most, first + c, o->by));
     if (p->lse.data && column0 == 0 && dev::lane() == 0)
         *(typename T::real *)attn_view_at(&p->lse, &p->query, s->b, r->query, r->head,
                                           sizeof(typename T::real)) = o->lse;
