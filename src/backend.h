@@ -34,7 +34,7 @@ struct attn_settings {
 
 /* A backend's answer to a problem. */
 struct attn_plan {
-    attn_status status; /* ATTN_OK, ATTN_UNSUPPORTED or ATTN_NO_DEVICE */
+    attn_status status; /* ATTN_OK, ATTN_UNSUPPORTED, ATTN_NO_DEVICE or ATTN_DEVICE_ERROR */
     size_t workspace;   /* bytes that run() needs, aligned to ATTN_ALIGN, where the tensors lie */
     bool brings_own;    /* run() takes them itself where the caller brings none */
     int32_t threads;    /* at most so many work on it */

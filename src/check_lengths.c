@@ -39,6 +39,9 @@ const char *attn_array_name(enum attn_array array) { return arrays[array].name; 
 attn_status attn_check_readable(struct attn_check_state *c, const char *name, attn_index a)
 {
     const struct attn_place place = attn_place_of(a.data);
+    const attn_status status = attn_place_unknown(name, place, c->m);
+    if (status != ATTN_OK)
+        return status;
     if (!place.host)
         return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in memory of device %d, and is read on "
                         "the host", name, (int)place.device);
@@ -64,9 +67,10 @@ static attn_status check_reader(struct attn_check_state *c, int n, attn_index a)
 {
     if (c->mode == ATTN_CHECK_KEEP)
         return attn_check_readable(c, arrays[n].name, a);
-    if (!attn_place_of(a.data).host)
+    const struct attn_place place = attn_place_of(a.data);
+    if (!place.host)
         c->p->unread |= ATTN_BIT(n);
-    return ATTN_OK;
+    return attn_place_unknown(arrays[n].name, place, c->m);
 }
 
 attn_status attn_check_arrays(struct attn_check_state *c)

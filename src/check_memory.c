@@ -126,6 +126,9 @@ static attn_status check_tensor_places(struct attn_check_state *c, struct found 
         if (o->anywhere || (empty && (before->name || !computed)))
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
+        const attn_status status = attn_place_unknown(o->name, at, c->m);
+        if (status != ATTN_OK)
+            return status;
         if (empty) {
             before->place = at;
             continue;
@@ -136,7 +139,7 @@ static attn_status check_tensor_places(struct attn_check_state *c, struct found 
         if (before->name && at.device != before->place.device)
             return conflict(c, o, at, before);
         const bool host = at.host && (!before->name || before->place.host); /* all of them */
-        *before = (struct found){{at.device, host}, o->name};
+        *before = (struct found){{at.device, host, NULL}, o->name};
     }
     return ATTN_OK;
 }
@@ -149,6 +152,9 @@ static attn_status check_array_places(struct attn_check_state *c, struct found *
         if (!o->anywhere || attn_bytes_reach(&o->bytes) == 0)
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
+        const attn_status status = attn_place_unknown(o->name, at, c->m);
+        if (status != ATTN_OK)
+            return status;
         if (at.host)
             continue;
         if (before->name && at.device != before->place.device)
@@ -161,7 +167,7 @@ static attn_status check_array_places(struct attn_check_state *c, struct found *
 
 attn_status attn_check_places(struct attn_check_state *c)
 {
-    struct found found = {{ATTN_HOST, true}, NULL};
+    struct found found = {{ATTN_HOST, true, NULL}, NULL};
     attn_status status = check_tensor_places(c, &found);
     if (status == ATTN_OK)
         status = check_array_places(c, &found);

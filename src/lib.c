@@ -116,9 +116,11 @@ static attn_status check_workspace(const struct attn_backend_ops *backend, const
     if (desc->workspace_bytes < plan->workspace)
         return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace_bytes: %zu, needed %zu",
                         desc->workspace_bytes, plan->workspace);
-    if (plan->workspace > 0 && !reaches(backend, p, attn_place_of(desc->workspace)))
+    const struct attn_place place = attn_place_of(desc->workspace);
+    const attn_status status = attn_place_unknown("workspace", place, m);
+    if (status == ATTN_OK && plan->workspace > 0 && !reaches(backend, p, place))
         return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: does not lie where q does");
-    return ATTN_OK;
+    return status;
 }
 
 static attn_status run(const struct attn_backend_ops *backend, const struct attn_settings *s,

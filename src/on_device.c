@@ -16,6 +16,9 @@ attn_status attn_settle_place(const struct attn_call *call, const char *name,
 {
     const attn_backend backend = call->settings->backend;
     const bool may = backend == ATTN_BACKEND_AUTO || backend == ATTN_BACKEND_CUDA;
+    const attn_status status = attn_place_unknown(name, place, call->message);
+    if (status != ATTN_OK)
+        return status;
     *device = may ? place.device : ATTN_HOST;
     if (*device != ATTN_HOST || place.host)
         return ATTN_OK;
@@ -35,13 +38,16 @@ static attn_status lie_apart(const struct attn_call *call, const char *a, struct
 attn_status attn_find_place(const struct attn_call *call, const struct attn_placed *arrays,
                             int count, int32_t *device)
 {
-    struct attn_place place = {ATTN_HOST, true};
+    struct attn_place place = {ATTN_HOST, true, NULL};
     const char *first = NULL;
     for (int anywhere = 0; anywhere < 2; anywhere++)
         for (int n = 0; n < count; n++) {
             if (!arrays[n].data || arrays[n].anywhere != anywhere)
                 continue;
             const struct attn_place at = attn_place_of(arrays[n].data);
+            const attn_status status = attn_place_unknown(arrays[n].name, at, call->message);
+            if (status != ATTN_OK)
+                return status;
             const bool goes = anywhere ? at.host || at.device == place.device
                                        : at.device == place.device;
             if (first && !goes)

@@ -15,12 +15,15 @@ static attn_status check_frequency(struct attn_block_check *k, const attn_rotati
         return attn_say(k->c.m, ATTN_INVALID_CONFLICT,
                         "rotation.base: %g, but rotation.frequency is given", r->base);
     const struct attn_place place = attn_place_of(r->frequency);
+    attn_status status = attn_place_unknown("rotation.frequency", place, k->c.m);
+    if (status != ATTN_OK)
+        return status;
     if (!place.host)
         return attn_say(k->c.m, ATTN_UNSUPPORTED, "rotation.frequency: lies in memory of device "
                         "%d, and is read on the host", (int)place.device);
     const int32_t before = k->c.count;
-    const attn_status status = attn_add_rows(&k->c, "rotation.frequency", r->frequency,
-                                             sizeof *r->frequency, 1, 0, pairs);
+    status = attn_add_rows(&k->c, "rotation.frequency", r->frequency, sizeof *r->frequency, 1, 0,
+                           pairs);
     if (k->c.count > before)
         k->c.operands[before].anywhere = true;
     for (int64_t n = 0; n < pairs && status == ATTN_OK; n++)

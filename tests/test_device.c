@@ -123,8 +123,17 @@ static int serving(attn_backend backend, const attn_desc *d)
 /* A program that keeps to the CPU begins no work with a device. */
 static void test_idle(void)
 {
+    static const char *const questions[] = {"cudaGetDeviceCount",
+                                            "cudaGetDriverEntryPointByVersion"};
     const attn_desc d = desc();
+    for (int n = 0; n < 2; n++) {
+        emulated_fail(questions[n], 1, cudaErrorLaunchFailure);
+        expect_refused(questions[n], ATTN_BACKEND_AUTO, &d, ATTN_DEVICE_ERROR,
+                       cudaGetErrorString(cudaErrorLaunchFailure));
+    }
+    const long asked = emulated_calls(questions[0]);
     EXPECT(attn_forward(NULL, &d) == ATTN_OK, "auto: %s", attn_last_message(NULL));
+    EXPECT(emulated_calls(questions[0]) == asked, "the devices are counted once more");
     EXPECT(emulated_calls("cudaPointerGetAttributes") == 0, "the CPU's call begins work on a device");
     fill();
 }
@@ -380,6 +389,7 @@ static void fail_each(const char *function, cudaError_t error, attn_status statu
                    "%s, call %d fails: \"%s\"", function, n, attn_last_message(c));
         }
         emulated_fail(NULL, 0, cudaSuccess);
+        cudaSetDevice(0); /* where going back failed */
         EXPECT(got == status || got == ATTN_OK, "%s, call %d fails: %s", function, n,
                attn_status_name(got));
         EXPECT(emulated_allocations() == 0, "%s, call %d fails: %ld allocations are left", function,
@@ -399,17 +409,27 @@ static void fail_each(const char *function, cudaError_t error, attn_status statu
 
 static void test_failures(void)
 {
-    for (int n = -1; n < 2; n++) { /* of the host; of a device; with lengths on it */
-        const int device = n < 0 ? -1 : 0;
+    for (int n = -1; n < 3; n++) { /* of the host; of a device; with lengths on it; of another */
+        const int device = n < 0 ? -1 : n / 2;
         move(device, 0);
         if (n == 1) {
             emulated_own(cu_q, sizeof cu_q, 0, 0);
             emulated_own(cu_k, sizeof cu_k, 0, 0);
         }
+        fail_each("cudaPointerGetAttributes", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 5, false);
+        fail_each("cudaGetDeviceCount", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
+        fail_each("cudaDeviceGetAttribute", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 3, false);
+        fail_each("cudaGetDevice", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
+        fail_each("cudaFreeAsync", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
+        if (n == 2) {
+            emulated_own(cu_q, 0, -1, 0);
+            emulated_own(cu_k, 0, -1, 0);
+            fail_each("cudaSetDevice", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, false);
+        }
         fail_each("cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 1, false);
         fail_each("cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
         fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
-        fail_each("kernel", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, device == 0);
+        fail_each("kernel", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, device >= 0);
         if (device < 0) {
             fail_each("cudaMemcpyAsync", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 4, false);
             fail_each("cudaEventRecord", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 4, false);

@@ -50,8 +50,10 @@ static bool find_device(struct attn_plan *plan, const struct attn_problem *p,
                         struct attn_cuda_device *d)
 {
     char why[100];
-    if (!attn_cuda_find_device(p->place.device, d, why, sizeof why)) {
-        attn_plan_refuse(plan, ATTN_NO_DEVICE, "backend: cuda has no device: %s", why);
+    const attn_status status = attn_cuda_find_device(p->place.device, d, why, sizeof why);
+    if (status != ATTN_OK) {
+        attn_plan_refuse(plan, status, status == ATTN_NO_DEVICE ? "backend: cuda has no device: %s"
+                                                                : "backend: cuda: %s", why);
         return false;
     }
     if (d->capability < 80) {
@@ -260,8 +262,13 @@ static attn_status on_its_device(const struct work *w, void *workspace,
     if (status != ATTN_OK)
         return status;
     status = work(w, workspace);
-    if (device != before)
-        cudaSetDevice(before);
+    if (device != before) {
+        const cudaError_t back = cudaSetDevice(before);
+        if (status == ATTN_OK)
+            status = attn_cuda_status(back, "going back to the thread's device", w->m);
+        else
+            cudaGetLastError();
+    }
     return status;
 }
 

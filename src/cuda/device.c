@@ -13,6 +13,7 @@
  */
 enum { UNKNOWN, NO_DRIVER, IN_USE };
 static _Atomic int seen = UNKNOWN;
+static _Atomic int devices = -1; /* how many there are, once that is known */
 
 /* Forgets the last error, so that the caller's next question to the runtime does not meet it. */
 static void forget(cudaError_t error)
@@ -33,68 +34,96 @@ static cudaError_t count_devices(int *count)
     return error;
 }
 
+/* Whether an error says no more than that there is none to work with. */
+static bool is_none(cudaError_t error)
+{
+    return error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice;
+}
+
 /* The driver's question whether a device is in use, which begins no work with it: the runtime has
- * none. Null where there is no driver. */
-static void *primary_state(void)
+ * none. */
+static cudaError_t primary_state(void **function)
 {
     static void *_Atomic known;
     enum cudaDriverEntryPointQueryResult result;
-    void *function = atomic_load(&known);
-    if (function)
-        return function;
+    *function = atomic_load(&known);
+    if (*function)
+        return cudaSuccess;
     const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &result);
+        "cuDevicePrimaryCtxGetState", function, 12000, cudaEnableDefault, &result);
     forget(error);
-    if (error != cudaSuccess)
-        return NULL;
-    atomic_store(&known, function);
-    return function;
+    if (error == cudaSuccess)
+        atomic_store(&known, *function);
+    return error;
+}
+
+/* The number of devices, which is asked for once. */
+static cudaError_t known_devices(int *count)
+{
+    cudaError_t error = cudaSuccess;
+    *count = atomic_load(&devices);
+    if (*count < 0) {
+        error = count_devices(count);
+        if (error == cudaSuccess || error == cudaErrorNoDevice)
+            atomic_store(&devices, *count);
+    }
+    return is_none(error) ? cudaSuccess : error;
 }
 
 /* Whether anybody in this process works with a device. Otherwise no memory is a device's, and the
  * runtime's question alone would begin work with one, which takes long and a good part of its
  * memory. */
-static bool in_use(void)
+static cudaError_t in_use(bool *used)
 {
     int (*is_active)(int device, unsigned *flags, int *active);
-    int devices;
-    if (atomic_load(&seen) != UNKNOWN)
-        return atomic_load(&seen) == IN_USE;
-    if (count_devices(&devices) != cudaSuccess)
-        return false;
-    void *const function = primary_state();
-    if (!function)
-        return false;
+    void *function = NULL;
+    int count = 0;
+    const int known = atomic_load(&seen);
+    *used = known == IN_USE;
+    if (known != UNKNOWN)
+        return cudaSuccess;
+    cudaError_t error = known_devices(&count);
+    if (error == cudaSuccess && count > 0)
+        error = primary_state(&function);
+    if (error != cudaSuccess || !function)
+        return error;
     memcpy(&is_active, &function, sizeof function);
-    for (int n = 0; n < devices; n++) {
+    for (int n = 0; n < count && !*used; n++) {
         unsigned flags;
         int active = 0;
-        if (is_active(n, &flags, &active) == 0 && active) {
-            atomic_store(&seen, IN_USE);
-            return true;
-        }
+        *used = is_active(n, &flags, &active) == 0 && active;
     }
-    return false;
+    if (*used)
+        atomic_store(&seen, IN_USE);
+    return cudaSuccess;
 }
 
 struct attn_place attn_cuda_place(const void *data)
 {
     struct cudaPointerAttributes a;
-    const struct attn_place host = {ATTN_HOST, true};
-    if (!data || !in_use())
+    const struct attn_place host = {ATTN_HOST, true, NULL};
+    bool used = false;
+    if (!data)
         return host;
-    const cudaError_t error = cudaPointerGetAttributes(&a, data);
+    cudaError_t error = in_use(&used);
+    if (error == cudaSuccess && !used)
+        return host;
+    if (error == cudaSuccess)
+        error = cudaPointerGetAttributes(&a, data);
     forget(error);
-    if (error != cudaSuccess)
+    if (is_none(error))
         return host;
+    if (error != cudaSuccess)
+        return (struct attn_place){ATTN_HOST, false, cudaGetErrorString(error)};
     switch (a.type) {
-    case cudaMemoryTypeDevice: return (struct attn_place){a.device, false};
-    case cudaMemoryTypeManaged: return (struct attn_place){a.device, true};
+    case cudaMemoryTypeDevice: return (struct attn_place){a.device, false, NULL};
+    case cudaMemoryTypeManaged: return (struct attn_place){a.device, true, NULL};
     default: return host;
     }
 }
 
-bool attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why, size_t size)
+attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why,
+                                  size_t size)
 {
     int count, current = number, major = 0, minor = 0, shared = 0;
     cudaError_t error = count_devices(&count);
@@ -111,10 +140,10 @@ bool attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why
                                       ? "no driver, or one older than the CUDA runtime"
                                       : cudaGetErrorString(error));
         forget(error);
-        return false;
+        return is_none(error) ? ATTN_NO_DEVICE : ATTN_DEVICE_ERROR;
     }
     *d = (struct attn_cuda_device){current, 10 * major + minor, shared};
-    return true;
+    return ATTN_OK;
 }
 
 attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_message *m)

@@ -16,9 +16,11 @@ struct attn_cuda_device {
     int32_t shared_bytes; /* that a block may ask for */
 };
 
-/* Looks at device `number`, or at the calling thread's where it is ATTN_HOST. False: there is none,
- * and `why`, of `size` bytes, tells the runtime's reason. */
-bool attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why, size_t size);
+/* Looks at device `number`, or at the calling thread's where it is ATTN_HOST. ATTN_NO_DEVICE: there
+ * is none; ATTN_DEVICE_ERROR: it does not answer. `why`, of `size` bytes, then tells the runtime's
+ * reason. */
+attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why,
+                                  size_t size);
 
 /* ATTN_OK for cudaSuccess. Otherwise ATTN_NO_MEMORY or ATTN_DEVICE_ERROR, with what was being done
  * and the runtime's own words; what can be forgotten of the error is. */

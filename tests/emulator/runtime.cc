@@ -341,25 +341,25 @@ cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t)
     return error == cudaSuccess ? allocate(data, bytes) : error;
 }
 
-/* Memory of a graph stays, as it is launched again: full of NaN in between. */
+/* Memory of a graph stays, as it is launched again: full of NaN in between. An error is one of work
+ * before: the memory is given back all the same. */
 cudaError_t cudaFreeAsync(void *data, cudaStream_t)
 {
     const hold h(busy);
     const cudaError_t error = enter("cudaFreeAsync");
-    if (error != cudaSuccess)
-        return error;
     const auto at = s.memory.find((uintptr_t)data);
     if (at == s.memory.end() || !at->second.allocated)
         return answer(cudaErrorInvalidValue);
     const bool keep = s.capturing;
     const size_t bytes = at->second.bytes;
-    return put([=] {
+    put([=] {
         if (keep)
             memset(data, 0xff, bytes);
         else
             release(data);
         return cudaSuccess;
     }, true);
+    return error;
 }
 
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
