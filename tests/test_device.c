@@ -410,22 +410,18 @@ static void fail_each(const char *function, cudaError_t error, attn_status statu
 static void test_failures(void)
 {
     for (int n = -1; n < 3; n++) { /* of the host; of a device; with lengths on it; of another */
-        const int device = n < 0 ? -1 : n / 2;
+        const int device = n < 0 ? -1 : n / 2, lengths = n == 1 ? 0 : -1;
+        move(-1, 0);
         move(device, 0);
-        if (n == 1) {
-            emulated_own(cu_q, sizeof cu_q, 0, 0);
-            emulated_own(cu_k, sizeof cu_k, 0, 0);
-        }
+        emulated_own(cu_q, sizeof cu_q, lengths, 0);
+        emulated_own(cu_k, sizeof cu_k, lengths, 0);
         fail_each("cudaPointerGetAttributes", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 5, false);
         fail_each("cudaGetDeviceCount", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         fail_each("cudaDeviceGetAttribute", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 3, false);
         fail_each("cudaGetDevice", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         fail_each("cudaFreeAsync", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
-        if (n == 2) {
-            emulated_own(cu_q, 0, -1, 0);
-            emulated_own(cu_k, 0, -1, 0);
+        if (device > 0)
             fail_each("cudaSetDevice", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, false);
-        }
         fail_each("cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 1, false);
         fail_each("cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
         fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
@@ -438,8 +434,6 @@ static void test_failures(void)
             fail_each("cudaStreamSynchronize", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         }
     }
-    emulated_own(cu_q, 0, -1, 0);
-    emulated_own(cu_k, 0, -1, 0);
     move(-1, 0);
 }
 

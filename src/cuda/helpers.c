@@ -91,8 +91,11 @@ static attn_status find_device(const struct call *w)
 {
     struct attn_cuda_device d;
     char why[100];
-    if (!attn_cuda_find_device(w->c->device, &d, why, sizeof why))
-        return attn_say(w->c->m, ATTN_NO_DEVICE, "backend: cuda has no device: %s", why);
+    const attn_status status = attn_cuda_find_device(w->c->device, &d, why, sizeof why);
+    if (status != ATTN_OK)
+        return attn_say(w->c->m, status, status == ATTN_NO_DEVICE
+                                             ? "backend: cuda has no device: %s"
+                                             : "backend: cuda: %s", why);
     if (d.capability < 80)
         return attn_say(w->c->m, ATTN_NO_DEVICE, "backend: cuda needs a device of capability 8.0, "
                         "and device %d has %d.%d", (int)d.number, (int)d.capability / 10,
