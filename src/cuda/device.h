@@ -22,6 +22,8 @@
  *                                the address of row l % 8 of matrix l / 8, aligned to 16 bytes
  *   load_transposed(r, row)      the same, each matrix transposed
  *   multiply_bf16(c, a, b)       c[16 x 8] += a[16 x 16] b[16 x 8], in f32; multiply_f16 likewise
+ *   multiply_tf32(c, a, b)       c[16 x 8] += a[16 x 8] b[8 x 8], of what round_tf32() gives
+ *   round_tf32(x)                x with 10 bits after the first, as bits; halves away from 0
  *   multiply_f64(c, a, b)        c[8 x 8] += a[8 x 4] b[4 x 8]
  *   load_16<T>(from)             16 bytes of shared memory at once, aligned to as many
  *   pack_bf16(low, high)         the two as bf16, in the lower and the upper half; pack_f16 likewise

@@ -5,6 +5,7 @@
 
 #define DEVICE __device__ __forceinline__
 #define KERNEL static __global__ void
+#define KERNEL_OF(threads) static __global__ void __launch_bounds__(threads, 1) /* on its own */
 #define GRID_CONSTANT __grid_constant__ /* of a kernel's parameter: it is not copied */
 #define UNROLLED _Pragma("unroll")      /* so that arrays stay in registers */
 #define ROLLED _Pragma("unroll 1")
@@ -19,7 +20,7 @@ DEVICE int blocks() { return (int)gridDim.x; }
 
 DEVICE void *shared()
 {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(1024) unsigned char memory[];
     return memory;
 }
 
@@ -84,6 +85,20 @@ DEVICE void load_transposed(uint32_t r[4], const void *row)
 MULTIPLY(multiply_bf16, "bf16")
 MULTIPLY(multiply_f16, "f16")
 #undef MULTIPLY
+
+DEVICE uint32_t round_tf32(float x)
+{
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+DEVICE void multiply_tf32(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 DEVICE void multiply_f64(double c[2], double a, double b)
 {

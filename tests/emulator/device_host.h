@@ -11,6 +11,7 @@
 
 #define DEVICE inline
 #define KERNEL static __attribute__((unused)) void
+#define KERNEL_OF(threads) KERNEL
 #define GRID_CONSTANT
 #define UNROLLED
 #define ROLLED
@@ -174,6 +175,41 @@ DEVICE void multiply_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     fragments f = {c, a, b};
     emulator::collective("multiply_f16", multiply_all<attn_f16_to_f32>, &f);
+}
+
+DEVICE uint32_t round_tf32(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return isfinite(x) ? (bits + 0x1000) & ~0x1fffu : isnan(x) ? 0x7fffffffu : bits;
+}
+
+/* a[0], a[1]: column t of rows g, g + 8; a[2], a[3]: column t + 4; b[0], b[1]: rows t, t + 4 of
+ * column g. What follows the first 10 bits is not looked at. */
+DEVICE double tf32_to_f64(uint32_t bits)
+{
+    float x;
+    bits &= ~0x1fffu;
+    memcpy(&x, &bits, sizeof x);
+    return (double)x;
+}
+
+DEVICE void multiply_tf32(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    fragments f = {c, a, b};
+    emulator::collective("multiply_tf32", [](void *const *operands) {
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++) {
+                float *const to = ((fragments *)operands[l])->c + i;
+                double sum = (double)*to;
+                for (int k = 0; k < 8; k++)
+                    sum += tf32_to_f64(((fragments *)operands[l / 4 * 4 + k % 4])
+                                           ->a[i / 2 + k / 4 * 2]) *
+                           tf32_to_f64(((fragments *)operands[(l % 4 * 2 + i % 2) * 4 + k % 4])
+                                           ->b[k / 4]);
+                *to = (float)sum;
+            }
+    }, &f);
 }
 
 /* Lane l holds row l / 4, column l % 4 of A, row l % 4, column l / 4 of B, and columns 2 (l % 4) and

@@ -8,70 +8,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <deque>
-#include <memory>
-#include <vector>
-
-#include "emulator/fiber.h"
+#include "emulator/inner.h"
 
 namespace emulator {
 
 namespace {
 
-enum { STACK = 65536, LANES = 32, BARRIERS = 16 };
+enum { STACK = 65536 };
 
-struct block;
+} // namespace
 
-struct copy {
-    void *to;
-    const void *from;
-    int bytes;
-    bool valid;
-};
-
-struct thread {
-    fiber flow;
-    char *stack;
-    int index;
-    block *home;
-    const char *waits_for = nullptr; /* null: it can go on */
-    bool done = false;
-    std::vector<copy> copies;              /* of the group that is not yet committed */
-    std::deque<std::vector<copy>> groups;  /* under way, oldest first */
-};
-
-struct barrier {
-    int arrived = 0, expected = 0;
-    std::vector<thread *> waiting;
-};
-
-struct warp {
-    void *operands[LANES];
-    int arrived = 0;
-    const char *what = nullptr;
-};
-
-struct block {
-    int index;
-    std::vector<thread> threads;
-    std::vector<warp> warps;
-    barrier barriers[BARRIERS];
-    char *shared;
-    int left; /* threads that are not done */
-};
-
-/* The launch in work; one at a time. */
-struct machine {
-    const launch *l;
-    const std::function<void()> *kernel;
-    std::vector<thread *> ready;
-    thread *current;
-    fiber host;
-    uint64_t state; /* of the random numbers */
-    std::string wrong;
-    long conflicts;
-    std::vector<char *> stacks; /* not in use */
-};
 machine m;
 
 uint64_t draw()
@@ -88,11 +34,27 @@ void wake(thread *t)
     m.ready.push_back(t);
 }
 
-void wait(const char *what)
+void wait(const char *what, int number, int parity)
 {
     m.current->waits_for = what;
+    m.current->number = number;
+    m.current->parity = parity;
     fiber_switch(&m.current->flow, &m.host);
 }
+
+std::string waits_at(const thread &t)
+{
+    if (strcmp(t.waits_for, "barrier") == 0) {
+        const barrier &b = t.home->barriers[t.number];
+        return "barrier " + std::to_string(t.number) + ", where " + std::to_string(b.arrived) +
+               " of " + std::to_string(b.expected) + " are";
+    }
+    if (strcmp(t.waits_for, "mbarrier") == 0)
+        return waits_at_mbarrier(t);
+    return t.waits_for;
+}
+
+namespace {
 
 void body()
 {
@@ -100,6 +62,8 @@ void body()
     (*m.kernel)();
     if (!t->copies.empty() || !t->groups.empty())
         fault("a thread ends before its copies have landed");
+    async_thread_ends(t);
+    products_thread_ends(t);
     t->done = true;
     fiber_switch(&t->flow, &m.host);
     abort();
@@ -115,6 +79,7 @@ std::unique_ptr<block> block_begin(int index)
     b->warps.resize((size_t)m.l->threads / LANES);
     b->shared = (char *)map_guarded(m.l->shared_bytes, 128);
     b->left = m.l->threads;
+    b->registers = 0;
     for (int i = 0; i < m.l->threads; i++) {
         thread &t = b->threads[(size_t)i];
         if (m.stacks.empty())
@@ -123,6 +88,7 @@ std::unique_ptr<block> block_begin(int index)
         m.stacks.pop_back();
         t.index = i;
         t.home = b.get();
+        b->warps[(size_t)i / LANES].registers = first_registers(m.l->threads);
         fiber_begin(&t.flow, t.stack, t.stack + STACK, body);
         m.ready.push_back(&t);
     }
@@ -136,6 +102,12 @@ void block_end(block *b)
     unmap_guarded(b->shared, m.l->shared_bytes, 128);
 }
 
+bool is_alike(const thread &a, const thread &b)
+{
+    return a.waits_for == b.waits_for && a.number == b.number && a.parity == b.parity &&
+           a.done == b.done;
+}
+
 /* Who waits for what, threads that wait for the same told as one. */
 std::string waiting(const std::vector<std::unique_ptr<block>> &blocks)
 {
@@ -143,13 +115,12 @@ std::string waiting(const std::vector<std::unique_ptr<block>> &blocks)
     for (const auto &b : blocks)
         for (size_t i = 0; i < b->threads.size(); i++) {
             size_t last = i;
-            const char *what = b->threads[i].waits_for;
-            while (last + 1 < b->threads.size() && b->threads[last + 1].waits_for == what &&
-                   b->threads[last + 1].done == b->threads[i].done)
+            const thread &t = b->threads[i];
+            const std::string what = t.done ? " have ended;" : " wait at " + waits_at(t) + ";";
+            while (last + 1 < b->threads.size() && is_alike(b->threads[last + 1], t))
                 last++;
             text += " block " + std::to_string(b->index) + ", threads " + std::to_string(i) +
-                    " to " + std::to_string(last) +
-                    (b->threads[i].done ? " have ended;" : std::string(" wait at ") + what + ";");
+                    " to " + std::to_string(last) + what;
             i = last;
         }
     return text;
@@ -162,6 +133,34 @@ thread *take_ready()
     thread *const t = m.ready[n];
     m.ready.erase(m.ready.begin() + (ptrdiff_t)n);
     return t;
+}
+
+/* Whether something that goes on beside the threads is next: where none of them can go on, and in
+ * half of all orders at any other time, too. */
+bool is_event_next()
+{
+    return !m.events.empty() &&
+           (m.ready.empty() || (m.l->seed && m.l->seed % 2 == 0 && draw() % 16 == 0));
+}
+
+/* What a thread has begun, or left undone: while nobody runs. */
+void beside(thread *by, const std::function<void()> &what)
+{
+    m.current = by;
+    m.landing = true;
+    try {
+        what();
+    } catch (const faulted &) {
+    }
+    m.landing = false;
+}
+
+void land_event()
+{
+    const size_t n = m.l->seed ? (size_t)(draw() % m.events.size()) : 0;
+    const event e = m.events[n];
+    m.events.erase(m.events.begin() + (ptrdiff_t)n);
+    beside(e.by, e.land);
 }
 
 void land(const copy &c)
@@ -210,11 +209,17 @@ std::string run(const launch &l, const std::function<void()> &kernel)
     m.conflicts = 0;
     m.wrong.clear();
     m.ready.clear();
+    m.events.clear();
+    m.landing = false;
     if (l.threads <= 0 || l.threads % LANES != 0)
         return "threads: " + std::to_string(l.threads) + " is no multiple of 32";
     while (m.wrong.empty() && (next < l.blocks || !blocks.empty())) {
         while (next < l.blocks && (int)blocks.size() < l.blocks_at_once)
             blocks.push_back(block_begin(next++));
+        if (is_event_next()) {
+            land_event();
+            continue;
+        }
         if (m.ready.empty()) {
             m.wrong = waiting(blocks);
             break;
@@ -222,13 +227,15 @@ std::string run(const launch &l, const std::function<void()> &kernel)
         m.current = take_ready();
         fiber_switch(&m.host, &m.current->flow);
         block *const b = m.current->home;
-        if (m.wrong.empty() && m.current->done && --b->left == 0)
+        if (m.wrong.empty() && m.current->done && --b->left == 0) {
+            beside(m.current, [b] { async_block_ends(b); });
             for (size_t i = 0; i < blocks.size(); i++)
                 if (blocks[i].get() == b) {
                     block_end(b);
                     blocks.erase(blocks.begin() + (ptrdiff_t)i);
                     break;
                 }
+        }
     }
     for (const auto &b : blocks)
         block_end(b.get());
@@ -272,6 +279,8 @@ void fault(const char *format, ...)
     va_end(args);
     m.wrong = "block " + std::to_string(block_index()) + ", thread " +
               std::to_string(thread_index()) + ": " + text;
+    if (m.landing)
+        throw faulted();
     fiber_switch(&m.current->flow, &m.host);
     abort();
 }
@@ -284,7 +293,7 @@ void barrier_wait(int id, int n)
         return;
     }
     b->waiting.push_back(m.current);
-    wait("a barrier");
+    wait("barrier", id);
 }
 
 void barrier_arrive(int id, int n) { arrive_at(barrier_at(id, n)); }

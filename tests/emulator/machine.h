@@ -60,6 +60,49 @@ void copy_begin(void *to, const void *from, int bytes, bool valid);
 void copies_commit();
 void copies_wait(int but_last);
 
+/* mbarriers, in shared memory, by their address; `bytes` more are expected in the phase. */
+void mbarrier_init(void *barrier, int count);
+void mbarrier_invalidate(void *barrier);
+void mbarrier_arrive(void *barrier, long bytes);
+void mbarrier_wait(void *barrier, int parity);
+
+/* Asynchronous operations see what has been stored so far. (By any thread: an order between threads
+ * is not looked at.) */
+void fence_async();
+
+/* Bulk copies. */
+void bulk_load(void *to, const void *from, int bytes, void *barrier);
+void bulk_store_to(void *to, const void *from, int bytes);
+void tensor_load(void *to, const void *map, void *barrier, const int *coordinate, int rank);
+void tensor_store(const void *map, const void *from, const int *coordinate, int rank);
+void stores_commit();
+void stores_wait(int but_last, bool reading_only);
+
+/* Where p is in the address space of shared memory. */
+uint32_t shared_address(const void *p);
+
+/* Products of warpgroups, a warp's part of them: c[n / 2] += 16 rows of a by b, both of 16-bit
+ * numbers, 16 columns of a. Stricter than a GPU, which takes four warps at once. */
+struct product {
+    float *c;
+    int n;
+    uint64_t a, b;           /* descriptors, see device_sm90.h */
+    const uint32_t *held;    /* a's fragment; null: it is in shared memory */
+    bool rows;               /* b has its columns side by side */
+    bool add;                /* to what c is; otherwise it is 0 before */
+    float (*number)(uint16_t);
+};
+void products_begin();
+void product_begin(const product *p);
+void products_commit();
+void products_wait(int but_last);
+
+/* The warp's threads get n registers each, more or fewer than before. */
+void set_registers(int n, bool more);
+
+/* The lane that is elected. */
+int elected_lane();
+
 /* Lets other threads go first, perhaps. */
 void yield();
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "emulator/machine.h"
+#include "emulator/tensor_map.h"
 
 namespace {
 
@@ -511,6 +512,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     *result = cudaDriverEntryPointSuccess;
     if (error == cudaSuccess && strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
         *function = (void *)primary_state;
+    if (error == cudaSuccess && strcmp(symbol, "cuTensorMapEncodeTiled") == 0)
+        *function = (void *)emulator::encode_tiled;
     return error;
 }
 

@@ -233,7 +233,7 @@ void test_reports()
         if (dev::thread() < 32)
             dev::sync();
     });
-    EXPECT(tells(wrong, "deadlock") && tells(wrong, "threads 0 to 31 wait at a barrier") &&
+    EXPECT(tells(wrong, "deadlock") && tells(wrong, "threads 0 to 31 wait at barrier 0, where 32 of 64 are") &&
                tells(wrong, "threads 32 to 63 have ended"),
            "deadlock: \"%s\"", wrong.c_str());
     wrong = run_block(32, 1, [] {
