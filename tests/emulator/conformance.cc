@@ -13,7 +13,8 @@ namespace conformance {
 static const char *const names[RESULTS] = {
     "place",  "shuffle", "ballot", "barriers", "copy of 4 bytes", "copy of 8 bytes",
     "copy of 16 bytes", "load of matrices", "transposed load", "bf16 product of integers",
-    "f16 product of integers", "bf16 product", "f16 product", "f64 product of integers",
+    "f16 product of integers", "bf16 product", "f16 product", "TF32 product of integers",
+    "TF32 product", "f64 product of integers",
     "f64 product", "load of 16 bytes", "packing", "exp2", "exp", "exp in f64", "atomic",
     "least by atomic"};
 
@@ -25,6 +26,7 @@ static int numbers_of(enum result r)
     switch (r) {
     case BF16:
     case F16:
+    case TF32:
     case F64: return 4;
     case EXP2:
     case EXP:

@@ -2,59 +2,32 @@
 /* Runs conformance.h on the GPU and on the emulator: a line per instruction, exit status 1 where
  * they differ, 77 without a GPU. */
 #include "emulator/conformance.h"
+#include "emulator/conformance_gpu.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include <vector>
+static const char *name_of(int r) { return conformance::name((enum conformance::result)r); }
+static const char *difference_of(int r, const uint32_t *got, const uint32_t *expected)
+{
+    return conformance::difference((enum conformance::result)r, got, expected);
+}
 
 int main()
 {
     using namespace conformance;
-    enum { ROUNDS = 20 };
     std::vector<uint32_t> inputs(INPUTS * THREADS * WORDS);
-    std::vector<uint32_t> got(RESULTS * THREADS * WORDS), expected(got.size());
-    uint32_t *from, *to;
-    int *counter;
-    bool same[RESULTS], all = true;
-    cudaError_t status = cudaMalloc(&from, inputs.size() * 4);
-    if (status == cudaSuccess)
-        status = cudaMalloc(&to, got.size() * 4);
-    if (status == cudaSuccess)
-        status = cudaMalloc(&counter, sizeof *counter);
-    if (status != cudaSuccess) {
-        printf("no GPU: %s\n", cudaGetErrorString(status));
+    cudaError_t status = cudaSuccess;
+    uint32_t *const from = take(inputs.size(), &status);
+    uint32_t *const to = status ? nullptr : take(RESULTS * THREADS * WORDS, &status);
+    uint32_t *const counter = status ? nullptr : take(1, &status);
+    if (status != cudaSuccess)
         return 77;
-    }
-    memset(same, 1, sizeof same);
-    for (int round = 0; round < ROUNDS; round++) {
-        draw_inputs(inputs.data(), (uint64_t)round + 1);
-        memset(expected.data(), 0, expected.size() * 4);
-        const char *wrong = emulate(inputs.data(), expected.data(), (uint64_t)round);
-        if (*wrong) {
-            printf("emulator: %s\n", wrong);
-            return 1;
-        }
-        cudaMemcpy(from, inputs.data(), inputs.size() * 4, cudaMemcpyHostToDevice);
-        cudaMemset(to, 0, got.size() * 4);
-        cudaMemset(counter, 0, sizeof *counter);
-        exercise<<<1, THREADS, SHARED_BYTES>>>(from, to, counter);
-        status = cudaMemcpy(got.data(), to, got.size() * 4, cudaMemcpyDeviceToHost);
-        if (status != cudaSuccess) {
-            printf("GPU: %s\n", cudaGetErrorString(status));
-            return 1;
-        }
-        for (int r = 0; r < RESULTS; r++) {
-            const int at = r * THREADS * WORDS;
-            const char *d = difference((enum result)r, &got[at], &expected[at]);
-            if (*d && same[r]) {
-                printf("FAIL %s, round %d: %s\n", name((enum result)r), round, d);
-                same[r] = all = false;
-            }
-        }
-    }
-    for (int r = 0; r < RESULTS; r++)
-        if (same[r])
-            printf("same %s\n", name((enum result)r));
-    return all ? 0 : 1;
+    return compare({RESULTS, THREADS * WORDS, name_of, difference_of}, to,
+                   [&](uint64_t seed, uint32_t *expected) {
+                       draw_inputs(inputs.data(), seed);
+                       return emulate(inputs.data(), expected, seed);
+                   },
+                   [&](uint64_t, uint32_t *results) {
+                       cudaMemcpy(from, inputs.data(), inputs.size() * 4, cudaMemcpyHostToDevice);
+                       cudaMemset(counter, 0, sizeof *counter);
+                       exercise<<<1, THREADS, SHARED_BYTES>>>(from, results, (int *)counter);
+                   });
 }

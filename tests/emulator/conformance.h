@@ -27,6 +27,8 @@ enum result {
     F16_EXACT,
     BF16,       /* of any numbers: to a rounding of each step */
     F16,
+    TF32_EXACT,
+    TF32,
     F64_EXACT,  /* products of integers */
     F64,
     LOAD_OF_16,
@@ -89,6 +91,22 @@ template <class F> DEVICE void product(F multiply, const uint32_t *x, uint32_t *
         c[n] = whole ? (float)(x[6 + n] % 16) : (float)(int)(x[6 + n] % 1024) / 512 - 1;
     multiply(c, x, x + 4);
     memcpy(to, c, sizeof c);
+}
+
+/* The same in TF32: of integers, or of any numbers of f32 up to 2, rounded. */
+DEVICE void product_tf32(const uint32_t *x, uint32_t *to, bool whole)
+{
+    uint32_t ab[6];
+    float c[4];
+    for (int n = 0; n < 6; n++)
+        ab[n] = dev::round_tf32(whole ? (float)(int)(x[n] % 32) - 16
+                                      : (float)(int)(x[n] % 0x1000000) / 0x800000 * 2 - 2);
+    for (int n = 0; n < 4; n++)
+        c[n] = whole ? (float)(x[6 + n] % 16) : (float)(int)(x[6 + n] % 1024) / 512 - 1;
+    dev::multiply_tf32(c, ab, ab + 4);
+    memcpy(to, c, sizeof c);
+    for (int n = 0; n < 6; n++)
+        to[4 + n] = ab[n];
 }
 
 /* The same in f64: two products, of integers, or of numbers up to 2. */
@@ -163,6 +181,9 @@ KERNEL exercise(const uint32_t *inputs, uint32_t *results, int *counter)
             row(inputs, NUMBERS_BF16), row(results, BF16), false);
     product([](float *c, const uint32_t *a, const uint32_t *b) { dev::multiply_f16(c, a, b); },
             row(inputs, NUMBERS_F16), row(results, F16), false);
+
+    product_tf32(x, row(results, TF32_EXACT), true);
+    product_tf32(x + 3, row(results, TF32), false);
 
     product_f64(x, row(results, F64_EXACT), true);
     product_f64(x + 6, row(results, F64), false);

@@ -166,8 +166,7 @@ DEVICE void put(const tensors &t, const float *sums, float *result, int group, i
     }
 }
 
-template <int planted, bool transposed, int SWIZZLE, bool HELD>
-KERNEL_OF(THREADS) multiply(GRID_CONSTANT const tensors t)
+template <int planted, bool transposed, int SWIZZLE, bool HELD> DEVICE void compute(const tensors &t)
 {
     char *const memory = (char *)dev::shared();
     uint64_t *const full = (uint64_t *)(memory + BARRIERS), *const empty = full + STAGES;
@@ -216,6 +215,12 @@ KERNEL_OF(THREADS) multiply(GRID_CONSTANT const tensors t)
         if (planted != NO_END_WAIT && dev::warp() % 4 == 0 && dev::elect())
             dev::wait_stores_read<0>();
     }
+}
+
+template <int planted, bool transposed, int SWIZZLE, bool HELD>
+KERNEL_OF(THREADS) multiply(GRID_CONSTANT const tensors t)
+{
+    compute<planted, transposed, SWIZZLE, HELD>(t);
 }
 
 } // namespace product_sm90

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "emulator/product_sm90.h"
+#include "emulator/conformance_sm90.h"
 #include "emulator/tensor_map.h"
 
 extern "C" {
@@ -340,6 +340,33 @@ void test_register_reports()
     }), "warps of a warpgroup with");
 }
 
+/* All instructions on the same numbers: in whatever order, the same bits; and a bit that differs is
+ * found. */
+void test_conformance()
+{
+    using namespace conformance_sm90;
+    std::vector<uint32_t> inputs(INPUTS * ALL), first(RESULTS * ALL);
+    draw_inputs(inputs.data(), 1);
+    std::string wrong = emulate(inputs.data(), first.data(), 0);
+    EXPECT(wrong.empty(), "conformance: %s", wrong.c_str());
+    for (uint64_t seed = 1; seed < 4; seed++) {
+        std::vector<uint32_t> results(first.size());
+        wrong = emulate(inputs.data(), results.data(), seed);
+        EXPECT(wrong.empty() && results == first, "conformance, seed %d: %s", (int)seed,
+               wrong.c_str());
+    }
+    for (int r = 0; r < RESULTS; r++) {
+        const uint32_t *const sound = &first[(size_t)r * ALL];
+        std::vector<uint32_t> changed(sound, sound + ALL);
+        bool any = false;
+        for (uint32_t x : changed)
+            any = any || x != 0;
+        EXPECT(any && *difference(r, sound, sound) == 0, "%s", name(r));
+        changed[WORDS] ^= 1u << 24;
+        EXPECT(*difference(r, changed.data(), sound) != 0, "%s: a difference passes", name(r));
+    }
+}
+
 } // namespace
 
 int main()
@@ -350,6 +377,7 @@ int main()
         test_bulk(seed);
     }
     test_encode();
+    test_conformance();
     test_barrier_reports();
     test_copy_reports();
     test_register_reports();
