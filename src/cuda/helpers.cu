@@ -12,18 +12,18 @@ namespace {
 const int64_t MOST_BLOCKS = 8192; /* more than any device runs at once; they go round */
 
 /* Blocks for n things, so many to a block; 1 to MOST_BLOCKS. */
-int64_t blocks_for(int64_t n, int64_t each)
+static int64_t blocks_for(int64_t n, int64_t each)
 {
     const int64_t blocks = n / each + (n % each > 0);
     return blocks < 1 ? 1 : blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
 }
 
-grid grid_for(int64_t n, int32_t each, int32_t threads, int32_t shared, cudaStream_t stream)
+static grid grid_for(int64_t n, int32_t each, int32_t threads, int32_t shared, cudaStream_t stream)
 {
     return {blocks_for(n, each), threads, shared, stream};
 }
 
-grid grid_of(const attn_cuda_spread &s, int64_t rows, cudaStream_t stream)
+static grid grid_of(const attn_cuda_spread &s, int64_t rows, cudaStream_t stream)
 {
     return {blocks_for(rows, rows::THREADS >> s.shift) * s.parts, rows::THREADS, 0, stream};
 }

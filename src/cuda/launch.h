@@ -13,8 +13,8 @@ struct grid {
     cudaStream_t stream;
 };
 
-/* All kernels have one argument. */
-template <class T> cudaError_t launch(void (*kernel)(T), const grid &g, T argument)
+/* All kernels have one argument. (static, as nvcc exports what only the namespace hides.) */
+template <class T> static cudaError_t launch(void (*kernel)(T), const grid &g, T argument)
 {
     void *arguments[] = {&argument};
 #ifdef __CUDACC__
