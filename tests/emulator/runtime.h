@@ -132,7 +132,7 @@ struct emulated_function {
 
 /* The bytes of a kernel's argument that may hold addresses: all of them, once what lies between the
  * members is 0 and does not pass for one. Compilers that cannot do that leave none. */
-template <class T> size_t emulated_addresses(T &argument)
+template <class T> size_t emulated_addresses_of(T &argument, long)
 {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
@@ -142,6 +142,19 @@ template <class T> size_t emulated_addresses(T &argument)
 #endif
     (void)argument;
     return 0;
+}
+
+/* struct attn_cuda_args: all addresses come before the forms, an array of structures, behind which
+ * GCC 12 clears other bytes than those between members. */
+template <class T>
+auto emulated_addresses_of(T &argument, int) -> decltype(argument.form, argument.p, size_t())
+{
+    return emulated_addresses_of(argument.p, 0L) > 0 ? offsetof(T, form) : 0;
+}
+
+template <class T> size_t emulated_addresses(T &argument)
+{
+    return emulated_addresses_of(argument, 0);
 }
 
 cudaError_t cudaFuncSetAttribute(const emulated_function &f, cudaFuncAttribute attribute, int value);
