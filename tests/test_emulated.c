@@ -52,7 +52,7 @@ int main(int argc, char **argv)
 {
     static const struct pass any = {gen_offered, attn_forward};
     static const struct pass split = {gen_split, attn_forward};
-    struct options o = options_parse(argc, argv, "emulated", 400);
+    struct options o = options_parse(argc, argv, "emulated", 250);
     struct target targets[MOST_TARGETS];
 
     report_begin(o.program);
