@@ -234,12 +234,13 @@ static void test_devices(void)
     emulated_set_machine((struct emulated_machine){2, 80, 166912});
 }
 
-/* Each call of the function fails once; what the call takes is given back. */
-static void fail_each(int n, const char *function, cudaError_t error, attn_status status)
+/* Each call of the function fails once, and there are `least` of them or more; what the call takes is
+ * given back. */
+static void fail_each(int n, const char *function, cudaError_t error, attn_status status, int least)
 {
     int count = 1;
     attn_status got = status;
-    for (; got == status && count < 30; count++) {
+    for (; got == status && count < 200; count++) {
         fill_few();
         emulated_fail(function, count, error);
         got = call_few(NULL, n);
@@ -247,23 +248,34 @@ static void fail_each(int n, const char *function, cudaError_t error, attn_statu
             EXPECT(strstr(attn_last_message(NULL), cudaGetErrorString(error)) != NULL,
                    "call %d, %s %d fails: \"%s\"", n, function, count, attn_last_message(NULL));
         emulated_fail(NULL, 0, cudaSuccess);
+        EXPECT(cudaGetLastError() == cudaSuccess, "call %d, %s %d fails: the error stays", n,
+               function, count);
         cudaStreamSynchronize(NULL);
-        EXPECT(cudaGetLastError() == cudaSuccess && emulated_allocations() == 0,
-               "call %d, %s %d fails: %ld allocations are left", n, function, count,
-               emulated_allocations());
+        cudaSetDevice(0); /* where going back failed */
+        EXPECT(emulated_allocations() == 0, "call %d, %s %d fails: %ld allocations are left", n,
+               function, count, emulated_allocations());
     }
     EXPECT(got == ATTN_OK, "call %d, %s fails: %s", n, function, attn_status_name(got));
-    EXPECT(count > 2 || strcmp(function, "cudaLaunchKernel") != 0, "call %d launches nothing", n);
+    EXPECT(count - 2 >= least, "call %d, %s: %d failures told", n, function, count - 2);
 }
 
 static void test_failures(void)
 {
-    for (int n = 0; n < CALLS; n++) {
-        own_few(n, 0, 0);
-        fail_each(n, "cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY);
-        fail_each(n, "cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR);
-        fail_each(n, "cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR);
-        own_few(n, -1, 0);
+    for (int n = 0; n < 2 * CALLS; n++) {
+        const int call = n / 2, device = n % 2;
+        const cudaError_t fault = cudaErrorLaunchFailure;
+        own_few(call, device, 0);
+        fail_each(call, "cudaPointerGetAttributes", fault, ATTN_DEVICE_ERROR, 2);
+        fail_each(call, "cudaGetDeviceCount", fault, ATTN_DEVICE_ERROR, 1);
+        fail_each(call, "cudaDeviceGetAttribute", fault, ATTN_DEVICE_ERROR, 3);
+        fail_each(call, "cudaGetDevice", fault, ATTN_DEVICE_ERROR, 1);
+        fail_each(call, "cudaSetDevice", fault, ATTN_DEVICE_ERROR, 2 * device);
+        fail_each(call, "cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 0);
+        fail_each(call, "cudaFreeAsync", fault, ATTN_DEVICE_ERROR, 0);
+        fail_each(call, "cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 1);
+        fail_each(call, "cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 1);
+        fail_each(call, "all", fault, ATTN_DEVICE_ERROR, 8);
+        own_few(call, -1, 0);
     }
 }
 

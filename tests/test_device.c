@@ -373,10 +373,11 @@ static void test_devices(void)
 static void fail_each(const char *function, cudaError_t error, attn_status status, int least,
                       bool later)
 {
+    enum { MOST = 500 };
     const attn_desc d = desc();
     attn_context *c = context(ATTN_BACKEND_CUDA);
     int n = 1;
-    for (; n < 50; n++) {
+    for (; n < MOST; n++) {
         emulated_fail(function, n, error);
         attn_status got = attn_forward(c, &d);
         EXPECT(cudaGetLastError() == cudaSuccess, "%s, call %d fails: the error stays", function, n);
@@ -402,7 +403,7 @@ static void fail_each(const char *function, cudaError_t error, attn_status statu
                attn_last_message(c));
         fill();
     }
-    EXPECT(n > least && n < 50, "%s: %d failures told", function, n - 1);
+    EXPECT(n > least && n < MOST, "%s: %d failures told", function, n - 1);
     fill();
     attn_context_destroy(c);
 }
@@ -426,6 +427,7 @@ static void test_failures(void)
         fail_each("cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
         fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
         fail_each("kernel", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, device >= 0);
+        fail_each("all", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 20, false);
         if (device < 0) {
             fail_each("cudaMemcpyAsync", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 4, false);
             fail_each("cudaEventRecord", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 4, false);

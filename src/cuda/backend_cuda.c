@@ -199,8 +199,7 @@ static attn_status run_staged(const struct work *w, char *memory)
         status = attn_cuda_status(attn_cuda_ferry_out(w->ferry, w->p, image, memory, w->stream),
                                   "computing", w->m);
     /* Also after a failure, when copies may be under way. */
-    const cudaError_t waited = cudaStreamSynchronize(w->stream);
-    return status == ATTN_OK ? attn_cuda_status(waited, "computing", w->m) : status;
+    return attn_cuda_ended(status, cudaStreamSynchronize(w->stream), "computing", w->m);
 }
 
 /* What a staged call needs of the host; host memory cannot be part of a graph. */
@@ -233,12 +232,8 @@ static attn_status in_memory(const struct work *w, void *workspace,
     if (status != ATTN_OK)
         return status;
     status = work(w, memory);
-    if (take) {
-        const cudaError_t freed = cudaFreeAsync(memory, w->stream);
-        if (status == ATTN_OK)
-            status = attn_cuda_status(freed, "workspace", w->m);
-    }
-    return status;
+    return take ? attn_cuda_ended(status, cudaFreeAsync(memory, w->stream), "workspace", w->m)
+                : status;
 }
 
 /* The caller's workspace is the device's, or there is none. */
@@ -262,14 +257,9 @@ static attn_status on_its_device(const struct work *w, void *workspace,
     if (status != ATTN_OK)
         return status;
     status = work(w, workspace);
-    if (device != before) {
-        const cudaError_t back = cudaSetDevice(before);
-        if (status == ATTN_OK)
-            status = attn_cuda_status(back, "going back to the thread's device", w->m);
-        else
-            cudaGetLastError();
-    }
-    return status;
+    return device != before ? attn_cuda_ended(status, cudaSetDevice(before),
+                                              "going back to the thread's device", w->m)
+                            : status;
 }
 
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,

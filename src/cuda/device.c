@@ -154,3 +154,12 @@ attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_me
     return attn_say(m, error == cudaErrorMemoryAllocation ? ATTN_NO_MEMORY : ATTN_DEVICE_ERROR,
                     "cuda: %s: %s", what, cudaGetErrorString(error));
 }
+
+attn_status attn_cuda_ended(attn_status so_far, cudaError_t error, const char *what,
+                            struct attn_message *m)
+{
+    if (so_far == ATTN_OK)
+        return attn_cuda_status(error, what, m);
+    forget(error);
+    return so_far;
+}

@@ -137,13 +137,12 @@ static attn_status begin(struct call *w)
 
 static attn_status end(struct call *w, attn_status status)
 {
-    if (w->memory) {
-        const cudaError_t freed = cudaFreeAsync(w->memory, w->stream);
-        if (status == ATTN_OK)
-            status = told(w, freed, "workspace");
-    }
+    struct attn_message *const m = w->c->m;
+    if (w->memory)
+        status = attn_cuda_ended(status, cudaFreeAsync(w->memory, w->stream), "workspace", m);
     if (w->switched)
-        cudaSetDevice(w->before);
+        status = attn_cuda_ended(status, cudaSetDevice(w->before),
+                                 "going back to the thread's device", m);
     return status;
 }
 

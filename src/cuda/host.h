@@ -26,6 +26,11 @@ attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, ch
  * and the runtime's own words; what can be forgotten of the error is. */
 attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_message *m);
 
+/* The same for what is done even after a failure, where the status so far is not ATTN_OK: that stays,
+ * and so does its message. */
+attn_status attn_cuda_ended(attn_status so_far, cudaError_t error, const char *what,
+                            struct attn_message *m);
+
 /* ---- stage.c -------------------------------------------------------------------------------- */
 
 /*

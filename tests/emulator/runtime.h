@@ -99,7 +99,8 @@ void emulated_own(void *data, size_t bytes, int device, int managed);
 void emulated_hide(int hide);
 
 /* The count-th call of a function, from now on, answers `error`; 1 is the next. Names as above;
- * "kernel": the kernel fails, which its stream's next wait answers. Null: none does. */
+ * "kernel": the kernel fails, which its stream's next wait answers. "all": from the count-th call of
+ * any function on each of them answers it, as after an error that stays. Null: none does. */
 void emulated_fail(const char *function, int count, cudaError_t error);
 
 /* How often this thread has called a function. */
