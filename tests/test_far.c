@@ -3,7 +3,8 @@
  * Scores that are all far from 0, or differ by far more than any exponent: whole numbers, so that
  * they are exact in every computing type, and the result follows from those near the largest. The
  * same reached by queries, keys, scales and softcaps that are near the ends of the range or beyond
- * it. And values whose sums are beyond the range of their type.
+ * it. And values whose sums are beyond the range of their type, or that are seen under no weight;
+ * windows far from the first keys.
  */
 #include <float.h>
 #include <math.h>
@@ -216,6 +217,58 @@ static void test_values(attn_context *context, attn_dtype type, int64_t nq, doub
     call_close(&small);
 }
 
+/* A NaN under a score of -inf is seen, also where all scores of its chunk are. */
+static void test_lost(attn_context *context, attn_dtype type, int64_t nq)
+{
+    static const struct scores none = {0, 0, NK, 0};
+    const double large = ldexp(1, type == ATTN_F64 ? 800 : 100), lse = log(NK - CHUNK);
+    struct call c = call_open(&none, &PLAIN, type, nq);
+    for (int64_t i = 0; i < nq; i++)
+        put(c.q, type, i * D + 1, large);
+    for (int64_t j = 0; j < NK; j++)
+        put(c.k, type, j * D + 1, j < CHUNK ? -large : 0);
+    put(c.v, type, 3, NAN);
+    const attn_desc d = call_desc(&c);
+    const bool good = call_run(&d, context);
+    for (int64_t i = 0; good && i < nq; i++)
+        EXPECT(isnan(get(c.out, type, i)) && fabs(get(c.lse, type, i) - lse) <= 1e-5 * lse,
+               "NaN under scores of -inf, row %lld of %lld: %g and %g, not NaN and %g",
+               (long long)i, (long long)nq, get(c.out, type, i), get(c.lse, type, i), lse);
+    call_close(&c);
+}
+
+/* Equal scores in a window that begins in a chunk or ends in one: the mean of the values in it. */
+static void test_window(attn_context *context, attn_dtype type, int64_t nq, int64_t left,
+                        int64_t right, attn_align align)
+{
+    static const struct scores none = {0, 0, NK, 0};
+    struct call c = call_open(&none, &PLAIN, type, nq);
+    attn_desc d = call_desc(&c);
+    d.window = 1;
+    d.window_left = left;
+    d.window_right = right;
+    d.align = align;
+    for (int64_t i = 0; i < nq * D; i++)
+        put(c.q, type, i, 0);
+    const bool good = call_run(&d, context);
+    for (int64_t i = 0; good && i < nq; i++) {
+        const int64_t at = i + (align == ATTN_BOTTOM_RIGHT ? NK - nq : 0);
+        double sum = 0;
+        int64_t n = 0;
+        for (int64_t j = 0; j < NK; j++)
+            if (at - left <= j && j <= at + right) {
+                sum += value_of(j);
+                n++;
+            }
+        EXPECT(fabs(get(c.out, type, i) - sum / (double)n) <= 1e-5 &&
+                   fabs(get(c.lse, type, i) - log((double)n)) <= 1e-5,
+               "window of %lld and %lld, row %lld of %lld: %g and %g, not %g and %g",
+               (long long)left, (long long)right, (long long)i, (long long)nq,
+               get(c.out, type, i), get(c.lse, type, i), sum / (double)n, log((double)n));
+    }
+    call_close(&c);
+}
+
 /* Scales and softcaps that are beyond the range by themselves, or whose products with what they
  * multiply are, in one order or another. */
 static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
@@ -264,6 +317,10 @@ static void test_backend(attn_context *context, attn_dtype type, int64_t nq)
     test_values(context, type, nq, 7, 0);
     test_values(context, type, nq, -INFINITY, 0.5);
     test_values(context, type, nq, 7, 0.5);
+    test_lost(context, type, nq);
+    test_window(context, type, nq, 700, 0, ATTN_BOTTOM_RIGHT);
+    test_window(context, type, nq, 100, 0, ATTN_BOTTOM_RIGHT);
+    test_window(context, type, nq, 0, 700, ATTN_TOP_LEFT);
 }
 
 int main(int argc, char **argv)

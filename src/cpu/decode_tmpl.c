@@ -588,24 +588,28 @@ static void chunk(const struct attn_unit *u, int64_t n, int64_t head0, int64_t h
     }
 }
 
-/* Adds the chunks of each row in their order. */
+/* Adds the chunks of each row in their order, those in which the rows' bands are. One of scores of
+ * -inf alone has the weight 0, under which a NaN shows. */
 static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial)
 {
     struct item t;
     item_init(&t, u);
+    const struct attn_range see = attn_band_any(u->band, 0, u->nq);
+    const int64_t first = see.lo / ATTN_CHUNK_KEYS;
+    const int64_t end = min64(chunks, round_up(see.hi, ATTN_CHUNK_KEYS) / ATTN_CHUNK_KEYS);
     real *row = scratch;
     for (int64_t n = 0; n < u->p->heads_kv * t.rows; n++) {
         const int64_t head_kv = n / t.rows, r = n % t.rows;
         real top = -INFINITY, l = 0;
-        for (int64_t i = 0; i < chunks; i++) {
+        for (int64_t i = first; i < end; i++) {
             const real *part = partial_at(&t, partial, i, head_kv, r);
             top = part[0] > top ? part[0] : top;
         }
         memset(row, 0, (size_t)t.value_room * sizeof *row);
-        for (int64_t i = 0; i < chunks; i++) {
+        for (int64_t i = first; i < end; i++) {
             const real *part = partial_at(&t, partial, i, head_kv, r);
-            if (part[1] == 0)
-                continue; /* saw nothing */
+            if (part[1] == 0 && top == -(real)INFINITY)
+                continue; /* nor did any other see more */
             const vec root = root_factor(vec_set(part[0]), t.scale, vec_set(top));
             const vec least = least_kept(root);
             l += vec_first(lower(vec_set(part[1]), root, least));
