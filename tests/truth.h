@@ -109,7 +109,8 @@ void truth_compute(const struct truth_seq *s, struct truth_values *values);
  * one shuffled order of the head's elements and of the keys, with multiply-adds fused or not, the
  * division by the sum before or after the values, the probabilities as quotients or from the LSE,
  * the scale on the scores or on the query, one order for all keys or one for each, and sums at once
- * or in two or more parts, all of which is as plain and as good.
+ * or in two or more parts, each with weights that are rounded relative to one of its own, all of
+ * which is as plain and as good.
  */
 void truth_eager_in_type(const struct truth_seq *s, int order, struct truth_values *values);
 

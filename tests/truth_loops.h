@@ -169,6 +169,13 @@ static void LOOPS(mix_odd)(const struct truth_seq *t, const struct LOOPS(row) *w
                 out[c] = TRUTH_OPEN;
 }
 
+/* What weights are rounded relative to where that is x: powers of two change no rounding. */
+static REAL LOOPS(unit)(REAL x)
+{
+    int exponent;
+    return x > 0 ? (REAL)frexpl(x, &exponent) : 1;
+}
+
 /* `out` of a row; the sums over keys in parts of so many. sums: [2][dv] to work in. */
 static void LOOPS(mix)(const struct truth_seq *t, const struct how *how,
                        const struct LOOPS(row) *w, const REAL *v, int64_t part, REAL *sums,
@@ -177,6 +184,8 @@ static void LOOPS(mix)(const struct truth_seq *t, const struct how *how,
     REAL *const all = sums + t->dv;
     const bool late = how->style & STYLE_LATE;
     const attn_dtype type = how->style & STYLE_OWN_ORDER ? ATTN_F32 : how->kept;
+    const bool by_part = late && how->style & STYLE_PARTS && element_size(type) == 2;
+    REAL unit = 1;
     const REAL grown = t->dropout < 1 ? (REAL)(1 / (1 - t->dropout)) : 0; /* what dropout keeps */
 
     if (!isfinite(w->lse)) {
@@ -189,8 +198,10 @@ static void LOOPS(mix)(const struct truth_seq *t, const struct how *how,
     for (int64_t c = 0; c < t->dv; c++)
         sums[c] = all[c] = 0;
     for (int64_t j = 0; j < w->n; j++) {
+        if (by_part && j % part == 0)
+            unit = LOOPS(unit)(w->e[j]);
         const REAL e = late ? (w->keep[j] != 0 ? w->e[j] : 0) : w->e[j] / w->total * w->keep[j];
-        const REAL p = LOOPS(rounded)(e, type);
+        const REAL p = LOOPS(rounded)(e / unit, type) * unit;
         for (int64_t c = 0; c < t->dv; c++)
             sums[c] = LOOPS(add_product)(p, v[w->see[j] * t->dv + c], sums[c], how->style);
         if ((j + 1) % part == 0 || j + 1 == w->n)
