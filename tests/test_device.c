@@ -184,6 +184,33 @@ static void test_mixtures(void)
     move(-1, 0);
 }
 
+/* The backward pass is no part of this backend: it says so by name, and writes nothing. */
+static void test_backward(void)
+{
+    static struct {
+        uint16_t q[TQ * HQ * D], k[TK * HKV * D], v[TK * HKV * D];
+    } to, none;
+    attn_desc d = desc();
+    d.dout = (attn_input){.data = t.out, .dtype = ATTN_F16};
+    d.dq = (attn_output){.data = to.q, .dtype = ATTN_F16};
+    d.dk = (attn_output){.data = to.k, .dtype = ATTN_F16};
+    d.dv = (attn_output){.data = to.v, .dtype = ATTN_F16};
+    for (int n = -1; n < 1; n++) {
+        attn_context *c = context(ATTN_BACKEND_CUDA);
+        move(n, 0);
+        emulated_own(&to, sizeof to, n, 0);
+        const attn_status status = attn_backward(c, &d);
+        EXPECT(status == ATTN_UNSUPPORTED && strstr(attn_last_message(c), "dout: not offered"),
+               "backward, memory of %d: %s, \"%s\"", n, attn_status_name(status),
+               attn_last_message(c));
+        EXPECT(untouched() && memcmp(&to, &none, sizeof to) == 0,
+               "backward, memory of %d: something was written", n);
+        attn_context_destroy(c);
+    }
+    emulated_own(&to, sizeof to, -1, 0);
+    move(-1, 0);
+}
+
 /* Lengths in a device's memory: whom they go with, what has to be told beside them. */
 static void test_lengths(void)
 {
@@ -645,6 +672,7 @@ int main(void)
 
     test_choice();
     test_mixtures();
+    test_backward();
     test_lengths();
     test_status();
     test_workspaces();
