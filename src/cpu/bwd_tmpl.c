@@ -297,11 +297,11 @@ static NOINLINE void note_seen(struct block *t, int64_t j0, int64_t j1)
     t->partly = true;
 }
 
-/* From the scores in t->s and products g of values and dout: p and ds of keys j0 .. j1 - 1. Through
- * the softcap if t->capped is set, and with the sign of the scale if `negative`; plain: neither, and
- * no dropout. */
+/* From the scores in t->s and products g of values and dout: p and ds of keys j0 .. j1 - 1, without
+ * what is smaller than `least`. Through the softcap if t->capped is set, and with the sign of the
+ * scale if `negative`; plain: neither, and no dropout. */
 INLINE void differentiate(const struct block *t, const struct ready *ready, const real *g, real *p,
-                          real *ds, int64_t j0, int64_t j1, bool negative, bool plain)
+                          real *ds, int64_t j0, int64_t j1, real least, bool negative, bool plain)
 {
     const struct attn_dropout *drop = &t->u->p->dropout;
     const struct scaling scaling = scaling_of(t->u->p);
@@ -328,7 +328,7 @@ INLINE void differentiate(const struct block *t, const struct ready *ready, cons
                 if (!plain)
                     d = vec_mul(d, sign);
                 vec_store(p + at, weight);
-                vec_store(ds + at, unless_small(vec_unless(gone, d), vec_set(LEAST_NORMAL)));
+                vec_store(ds + at, unless_small(vec_unless(gone, d), vec_set(least)));
             }
         }
     }
@@ -371,10 +371,11 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
         draw_kept(t, w->k0, j0, j1);
     if (!w->finite || !ready->q_finite || !ready->dout_finite)
         note_seen(t, j0, j1);
+    const real least = through ? LEAST_NORMAL : 0; /* else no products follow, which take longer */
     if (p->dropout.on || t->capped || negative)
-        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, negative, false);
+        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, least, negative, false);
     else
-        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, false, true);
+        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, least, false, true);
 }
 
 static void do_any_block(struct work *w, const struct ready *ready, const real *dout_t, int64_t m,
