@@ -65,20 +65,38 @@ void gen_gradients(struct problem *p, struct rng *r)
         p->buffers[n].shift = (int)(rng_chance(r, 50) ? rng_below(r, 16) : 0);
 }
 
-/* Scores of -inf among others: products beyond the range at some keys. */
+/* Sets the first element of a query, and lowers the rest of it by so many powers of two; once, where
+ * several rows have the same. */
+static void lift_query(struct problem *p, int64_t at, double first, int lower)
+{
+    void *image = p->buffers[p->q.buffer].image;
+
+    if (element_get(p->dtype, image, at) == first)
+        return;
+    element_set(p->dtype, image, at, first);
+    for (int64_t c = 1; c < p->d; c++)
+        element_set(p->dtype, image, at + c, ldexp(element_get(p->dtype, image, at + c), -lower));
+}
+
+/* Scores of -inf among others: products beyond the range at some keys, or products that leave it
+ * when they are scaled, by a scale that the rest of the query makes up for. */
 static void holes(struct problem *p, struct rng *r)
 {
     static const int power[] = {[ATTN_F32] = 60, [ATTN_F64] = 550, [ATTN_BF16] = 60};
+    static const int near[] = {[ATTN_F32] = 60, [ATTN_F64] = 460, [ATTN_BF16] = 60};
+    const bool scaled = rng_chance(r, 50);
+    const int lift = scaled ? 30 : 0;
     const struct tensor *t = &p->k;
-    const double far = ldexp(p->scale < 0 ? 1 : -1, 2 * power[p->dtype]);
+    const double far = ldexp(p->scale < 0 ? 1 : -1, scaled ? near[p->dtype] : 2 * power[p->dtype]);
 
+    if (scaled)
+        p->scale = ldexp(p->scale != 0 ? p->scale : 1 / sqrt((double)p->d), lift);
     for (int64_t b = 0; b < p->batch; b++) {
         for (int64_t i = 0; i < p->query.used[b]; i++)
             for (int64_t h = 0; h < p->hq; h++) {
                 const int64_t at = tensor_at(&p->q, &p->query, b, i, h);
                 if (p->buffers[p->q.buffer].role[at] == ROLE_Q)
-                    element_set(p->dtype, p->buffers[p->q.buffer].image, at,
-                                ldexp(1, power[p->dtype]));
+                    lift_query(p, at, ldexp(1, power[p->dtype]), lift);
             }
         for (int64_t j = 0; j < p->key.used[b]; j++)
             for (int64_t g = 0; g < p->hkv; g++) {

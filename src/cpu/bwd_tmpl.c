@@ -31,7 +31,7 @@ struct ready {
     struct block block;
     struct attn_range see;   /* keys that some lane sees */
     bool all;                /* each lane is a row, and sees what its band shows */
-    bool q_finite, dout_finite;
+    bool q_finite, dout_finite; /* the latter: with delta */
     real ref[BQ], rest[BQ];  /* their sum: the LSE, by the scale of the scores; rest rounds ref */
     real delta[BQ];          /* dout . out - dlse */
 };
@@ -174,6 +174,8 @@ static void prepare_block(const struct attn_unit *u, int64_t row0, int64_t end, 
     for (int64_t lane = 0; lane < BQ; lane += VEC_N)
         load_lanes(a.dout_t + lane, dout + lane, p->head_dim_v);
     set_deltas(r, a.dout_t, a.dout); /* where dout comes next */
+    for (int64_t lane = 0; lane < BQ; lane += VEC_N)
+        bad_dout = vec_fma(vec_load(r->delta + lane), vec_zero(), bad_dout);
     for (int64_t lane = 0; lane < BQ; lane++) {
         const bool given = lane < t->rows;
         bad_q = spread_row(a.q, lane, given ? t->q[lane] : NULL, t->d, bad_q);
@@ -282,13 +284,20 @@ static void load_tile(struct work *w, int64_t n)
     memset(w->dv, 0, (size_t)(u->room * padded(p->head_dim_v)) * sizeof *w->dv);
 }
 
-/* Sets t->seen to the lanes that see each key, by the scores. */
+/* Sets t->seen to the lanes that see each key, by the scores; those that are -inf only with their
+ * scale become so. */
 static NOINLINE void note_seen(struct block *t, int64_t j0, int64_t j1)
 {
+    const real scale = (real)score_scale(t->u->p);
     for (int64_t j = j0; j < j1; j++) {
+        real *s = t->s + j * BQ;
         t->seen[j] = 0;
-        for (int lane = 0; lane < BQ; lane++)
-            t->seen[j] |= (uint32_t)!(t->s[j * BQ + lane] <= (real)-INFINITY) << lane;
+        for (int lane = 0; lane < BQ; lane++) {
+            if (s[lane] * scale <= (real)-INFINITY)
+                s[lane] = (real)-INFINITY;
+            else
+                t->seen[j] |= (uint32_t)1 << lane;
+        }
     }
     for (int lane = 0; lane < BQ; lane++) {
         t->lo[lane] = 0;
