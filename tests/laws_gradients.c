@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "element.h"
 #include "laws.h"
 #include "memory.h"
 #include "report.h"
@@ -139,8 +140,68 @@ static void values_sum(struct law *l, const struct batch *drawn, struct rng *r)
     batch_free(&n);
 }
 
+/* Queries of 0, each of which sees the key at its own place, with a large bias: its LSE then. */
+static void see_one_key(struct truth_seq *s, struct rng *r)
+{
+    s->causal = s->has_prefix = false;
+    s->align = ATTN_TOP_LEFT;
+    s->window = true;
+    s->left = s->right = 0;
+    s->dropout = 0;
+    memset(s->q, 0, (size_t)(s->hq * s->nq * s->d) * sizeof *s->q);
+    for (int64_t x = 0; x < s->bias.count; x++)
+        if (s->bias.x[x] != -INFINITY)
+            s->bias.x[x] = element_round(s->bias_type, 1000 * rng_normal(r));
+}
+
+/* Whether the gradient of a value is the sum of dout over the heads whose query sees its key. */
+static bool takes_all(const struct truth_seq *s, const double *dv, int64_t g, int64_t j)
+{
+    const int64_t group = s->hq / s->hkv;
+
+    for (int64_t c = 0; c < s->dv; c++) {
+        long double want = 0, size = 0;
+        for (int64_t h = g * group; h < (g + 1) * group; h++)
+            if (j < s->nq && truth_visible(s, h, j, j)) {
+                want += s->dout[(h * s->nq + j) * s->dv + c];
+                size += fabs(s->dout[(h * s->nq + j) * s->dv + c]);
+            }
+        if (!(fabsl(dv[c] - want) <= (long double)group * compare_ulp(s->dtype, size)))
+            return false;
+    }
+    return true;
+}
+
+/* The weight of the only key is 1, whatever the size of its score. */
+static void one_key(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    struct batch n = batch_copy(drawn);
+    struct result x;
+    bool good = true;
+
+    l->name = "one key to a row";
+    law_drop(&n, LAW_SINK);
+    law_drop(&n, LAW_SLOPES);
+    n.wanted[COMPARE_DSINK] = false;
+    law_refill(&n, r);
+    for (int64_t b = 0; b < n.count; b++)
+        see_one_key(&n.seq[b], r);
+    batch_results(&n);
+    if (law_run(l, &n, &packed, &x)) {
+        const double *dv = x.part[COMPARE_DV];
+        for (int64_t b = 0; b < n.count; b++)
+            for (int64_t row = 0; row < n.seq[b].hkv * n.seq[b].nk; row++, dv += n.seq[b].dv)
+                good = good && takes_all(&n.seq[b], dv, row / n.seq[b].nk, row % n.seq[b].nk);
+        law_says(l, good, "dv is not the dout of the rows that see nothing but its key");
+        result_free(&x);
+    }
+    batch_free(&n);
+}
+
 void law_gradients(struct law *l, const struct batch *drawn, struct rng *r)
 {
     doubled(l, drawn, r);
     values_sum(l, drawn, r);
+    if (drawn->seq[0].bias.x)
+        one_key(l, drawn, r);
 }

@@ -119,8 +119,15 @@ static real number_at(const struct attn_unit *u, const struct attn_view *v, int6
                                                      sizeof(real));
 }
 
-/* The LSE, by the scale that the scores of a tile do not have yet, as two numbers. A row whose LSE
- * is infinite sees nothing. */
+/* The scale that the scores of a tile do not have yet, as the probabilities have it. Shaped scores
+ * have theirs: what rounds log2(e) is then no part of them, so that a score that is the LSE has the
+ * weight 1, however large both are. */
+static double lse_scale(const struct attn_problem *p)
+{
+    return shapes_scores(p) ? 1 : rounded_scale(p);
+}
+
+/* The LSE, by that scale, as two numbers. A row whose LSE is infinite sees nothing. */
 static void set_reference(struct ready *r, int64_t lane, double lse, double scale)
 {
     const double whole = lse / scale;
@@ -181,7 +188,7 @@ static void prepare_block(const struct attn_unit *u, int64_t row0, int64_t end, 
         bad_q = spread_row(a.q, lane, given ? t->q[lane] : NULL, t->d, bad_q);
         bad_dout = spread_row(a.dout, lane, given ? dout[lane] : NULL, p->head_dim_v, bad_dout);
         set_reference(r, lane, (double)number_at(u, &p->lse, t->query[lane], t->head[lane]),
-                      rounded_scale(p));
+                      lse_scale(p));
         if (!given)
             t->see[lane] = (struct attn_range){0, 0};
     }
