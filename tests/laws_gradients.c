@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "report.h"
 
-enum { LINE = 1200 };
+enum { LINE = 1200, ADDED = 4 }; /* sums take three truths: one problem in so many shows them */
 
 static const struct arrange packed = {.packed_q = true, .packed_k = true};
 
@@ -61,6 +61,80 @@ static void doubled(struct law *l, const struct batch *drawn, struct rng *r)
         result_free(&once);
     }
     batch_free(&n);
+}
+
+/* Whether the sums of two results are the third, within their three budgets. */
+static bool sums_near(const struct judge *j, const struct result *x, char *why, size_t size)
+{
+    char where[120];
+
+    for (int what = COMPARE_DQ; what < COMPARES; what++) {
+        const struct judge_part *part[3] = {&j[0].part[what], &j[1].part[what], &j[2].part[what]};
+        for (int64_t g = 0; x[0].part[what] && g < part[0]->groups; g++) {
+            const long double allowed =
+                part[0]->allowed[g] + part[1]->allowed[g] + part[2]->allowed[g];
+            for (int64_t n = part[0]->from[g]; n < part[0]->from[g + 1]; n++) {
+                const long double sum = (long double)x[0].part[what][n] + x[1].part[what][n];
+                bool known = true;
+                for (int k = 0; k < 3; k++)
+                    known = known && isfinite(part[k]->truth[n]) &&
+                            part[k]->truth[n] != TRUTH_OPEN;
+                if (!known || fabsl(sum - x[2].part[what][n]) <= allowed)
+                    continue;
+                judge_where(&j[2], (enum compare_what)what, n, where, sizeof where);
+                snprintf(why, size, "%s: %.17Lg, of both %.17g, allowed %.3Lg", where, sum,
+                         x[2].part[what][n], allowed);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Numbers for dout whose sums are exact. */
+static void coarse_dout(struct batch *n, struct rng *r)
+{
+    for (int64_t b = 0; b < n->count; b++)
+        for (int64_t x = 0; x < n->seq[b].hq * n->seq[b].nq * n->seq[b].dv; x++)
+            n->seq[b].dout[x] = law_small_step(n->seq[b].dtype, r);
+}
+
+/* The gradients of the sum of two dout, one of which comes with dlse, are the sums of theirs. */
+static void added(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    struct batch n[3] = {batch_copy(drawn)};
+    struct result x[3] = {{{0}, {0}}, {{0}, {0}}, {{0}, {0}}};
+    struct judge j[3];
+    char why[LINE] = "";
+    bool ran = true;
+
+    l->name = "sum of two dout";
+    law_refill(&n[0], r);
+    coarse_dout(&n[0], r);
+    n[1] = batch_copy(&n[0]);
+    coarse_dout(&n[1], r);
+    n[2] = batch_copy(&n[0]);
+    for (int64_t b = 0; b < drawn->count; b++) {
+        free(n[1].seq[b].dlse);
+        n[1].seq[b].dlse = NULL;
+        for (int64_t i = 0; i < n[2].seq[b].hq * n[2].seq[b].nq * n[2].seq[b].dv; i++)
+            n[2].seq[b].dout[i] += n[1].seq[b].dout[i];
+    }
+    for (int k = 0; k < 3; k++) {
+        ran = ran && law_run(l, &n[k], &packed, &x[k]);
+        judge_open(&j[k], &n[k], l->o->orders);
+    }
+    if (ran) {
+        bool good = sums_near(j, x, why, sizeof why);
+        for (int k = 0; k < 3 && !good; k++)
+            judge_widen(&j[k]);
+        law_says(l, good || sums_near(j, x, why, sizeof why), why);
+    }
+    for (int k = 0; k < 3; k++) {
+        judge_close(&j[k]);
+        result_free(&x[k]);
+        batch_free(&n[k]);
+    }
 }
 
 /* What column c of the values of key head g gets from the rows that see a key. */
@@ -202,6 +276,8 @@ void law_gradients(struct law *l, const struct batch *drawn, struct rng *r)
 {
     doubled(l, drawn, r);
     values_sum(l, drawn, r);
+    if (l->drawn->seed % ADDED == 0)
+        added(l, drawn, r);
     if (drawn->seq[0].bias.x)
         one_key(l, drawn, r);
 }
