@@ -19,10 +19,12 @@
  *   vmask_of(bits)        lane i is set where bit i is
  *   vec_round             to the nearest integer
  *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on; n above the range of exponents
- *                         may count as the largest; where there is a vec_root, a 2^floor(n), and 0
- *                         for n up to EXP2_LOW
- *   EXP2_BITS, vec_root   where it is one instruction: 2^(i / 2^EXP2_BITS) for the lowest EXP2_BITS
- *                         bits i of each element's representation
+ *                         may count as the largest
+ *   EXP2_BITS, vec_power(i, n)
+ *                         where a register holds a table of roots of 2: 2^n for a multiple n of
+ *                         2^-EXP2_BITS, and 0 up to EXP2_LOW + 1; above the range of exponents it is
+ *                         infinite or NaN. The lowest bits of i's representation count these
+ *                         multiples
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   vec_transpose         VEC_N vectors as a square matrix, in place
@@ -99,12 +101,12 @@ INLINE struct exponent exponent_of(double scale)
 }
 
 /* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is; only
- * where there is a vec_root it is needed. */
+ * where there is a vec_power it is needed. */
 INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
 
-/* 2^(x c.by), and 0 from c.low down, or, where there is a vec_root, one power above: 2^n, n a multiple
+/* 2^(x c.by), and 0 from c.low down, or, where there is a vec_power, one power above: 2^n, n a multiple
  * of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in one rounding, so that
- * the error does not grow with it. NaN stays; -inf gives NaN where there is a vec_root, else 0. The
+ * the error does not grow with it. NaN stays; -inf gives NaN where there is a vec_power, else 0. The
  * polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1: to 2^-28 for f32, so that
  * their roundings are all that is left, and 2^-55.9 for f64. */
 INLINE vec vec_exp2(vec x, struct exponent c)
@@ -113,7 +115,11 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 #if EXP2_BITS
 #if REAL_BITS == 32
     enum { DIGITS = 23 };
+#if EXP2_BITS >= 5
     static const real poly[] = {0x1.62e43p-1f, 0x1.ebfcep-3f, 0x1.c6a03cp-5f};
+#else
+    static const real poly[] = {0x1.62e43p-1f, 0x1.ebfbep-3f, 0x1.c6b8b6p-5f, 0x1.3b2a72p-7f};
+#endif
 #else
     enum { DIGITS = 52 };
     static const real poly[] = {0x1.62e42fefa39f3p-1, 0x1.ebfbdff82c590p-3, 0x1.c6b08d6f2a289p-5,
@@ -122,7 +128,7 @@ INLINE vec vec_exp2(vec x, struct exponent c)
     /* Added to n, leaves n 2^EXP2_BITS in the low bits. */
     const vec shift = vec_set((real)((int64_t)3 << (DIGITS - 1 - EXP2_BITS)));
     const vec shifted = vec_fma(x, by, shift), n = vec_sub(shifted, shift);
-    const vec f = vec_fms(x, by, n), power = vec_ldexp(vec_root(shifted), n);
+    const vec f = vec_fms(x, by, n), power = vec_power(shifted, n);
 #elif REAL_BITS == 32
     static const real poly[] = {0x1.62e432p-1f, 0x1.ebfbe2p-3f, 0x1.c6ae72p-5f, 0x1.3b270ep-7f,
                                 0x1.5f7276p-10f, 0x1.470b48p-13f};

@@ -105,6 +105,21 @@ INLINE vec vec_sums(const vec r[VEC_N])
                    _mm256_permute2f128_ps(b[0], b[1], 0x31));
 }
 
+/* The roots of 2 without their index, which lies at the top of the fraction once the exponent is in
+ * its place. Too large an exponent gives infinity. */
+#define EXP2_BITS 3
+INLINE vec vec_power(vec i, vec n)
+{
+    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x49c00000 + (128 << EXP2_BITS) };
+    const __m256i roots = _mm256_setr_epi32(0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7,
+                                            0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7);
+    const __m256i k = _mm256_min_epi32(_mm256_castps_si256(i), _mm256_set1_epi32(MOST));
+    const __m256i power = _mm256_add_epi32(_mm256_slli_epi32(k, SHIFT),
+                                           _mm256_permutevar8x32_epi32(roots, k));
+    const vec above = _mm256_cmp_ps(n, vec_set(EXP2_LOW + 1), _CMP_NLT_UQ);
+    return _mm256_and_ps(above, _mm256_castsi256_ps(power));
+}
+
 #else
 typedef double real;
 typedef __m256d vec;

@@ -107,9 +107,8 @@ INLINE vec vec_sums(const vec r[VEC_N])
     return add_quarters(add_quarters(b[0], b[1]), add_quarters(b[2], b[3]));
 }
 
-/* 2^(i / 32) for the five low bits of each number's representation. */
 #define EXP2_BITS 5
-INLINE vec vec_root(vec i)
+INLINE vec vec_power(vec i, vec n)
 {
     static const float roots[] = {
         0x1p+0f, 0x1.059b0ep+0f, 0x1.0b5586p+0f, 0x1.11301ep+0f, 0x1.172b84p+0f, 0x1.1d4874p+0f,
@@ -119,8 +118,8 @@ INLINE vec vec_root(vec i)
         0x1.93737cp+0f, 0x1.9c4918p+0f, 0x1.a5503cp+0f, 0x1.ae89fap+0f, 0x1.b7f77p+0f,
         0x1.c199bep+0f, 0x1.cb720ep+0f, 0x1.d5818ep+0f, 0x1.dfc974p+0f, 0x1.ea4afap+0f,
         0x1.f50766p+0f};
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(i),
-                                  _mm512_loadu_ps(roots + 16));
+    return vec_ldexp(_mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(i),
+                                            _mm512_loadu_ps(roots + 16)), n);
 }
 
 #else
@@ -189,17 +188,16 @@ INLINE vec vec_sums(const vec r[VEC_N])
     return add_quarters(add_quarters(a[0], a[1]), add_quarters(a[2], a[3]));
 }
 
-/* 2^(i / 16) for the four low bits. */
 #define EXP2_BITS 4
-INLINE vec vec_root(vec i)
+INLINE vec vec_power(vec i, vec n)
 {
     static const double roots[] = {
         0x1p+0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0,
         0x1.306fe0a31b715p+0, 0x1.3dea64c123422p+0, 0x1.4bfdad5362a27p+0, 0x1.5ab07dd485429p+0,
         0x1.6a09e667f3bcdp+0, 0x1.7a11473eb0187p+0, 0x1.8ace5422aa0dbp+0, 0x1.9c49182a3f09p+0,
         0x1.ae89f995ad3adp+0, 0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0, 0x1.ea4afa2a490dap+0};
-    return _mm512_permutex2var_pd(_mm512_loadu_pd(roots), _mm512_castpd_si512(i),
-                                  _mm512_loadu_pd(roots + 8));
+    return vec_ldexp(_mm512_permutex2var_pd(_mm512_loadu_pd(roots), _mm512_castpd_si512(i),
+                                            _mm512_loadu_pd(roots + 8)), n);
 }
 #endif
 
