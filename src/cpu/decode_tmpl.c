@@ -168,10 +168,13 @@ INLINE const elem *row_in(const struct rows *rows, bool paged, int64_t n)
 }
 
 /* Asks memory for some bytes of a row. */
-INLINE void fetch(const elem *row, int64_t bytes)
+INLINE void fetch(const struct item *t, const elem *row, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch((const char *)row + i);
+        if (t->u->asks_second)
+            __builtin_prefetch((const char *)row + i, 0, 2);
+        else
+            __builtin_prefetch((const char *)row + i);
 }
 
 /* s += products of VEC_N words from c on; memory is asked for as much of the KB rows `apart` from
@@ -185,7 +188,7 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
         row[r] = vec_load(q + r * t->word_room + c);
     if (ahead)
         UNROLL for (int n = 0; n < kb; n++)
-            fetch(ahead + n * apart + c * PAIR, PAIR * VEC_N * (int64_t)sizeof(elem));
+            fetch(t, ahead + n * apart + c * PAIR, PAIR * VEC_N * (int64_t)sizeof(elem));
     UNROLL for (int n = 0; n < kb; n++) {
         const vec key = words_at(k[n], c, d);
         UNROLL for (int r = 0; r < rb; r++)
@@ -283,7 +286,8 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
         UNROLL for (int i = 0; i < vectors; i++)
             value[i] = values_at(v, c + i * VEC_N, dv);
         if (run->v.next)
-            fetch(run->v.next + n * run->v.next_apart + c, vectors * VEC_N * (int64_t)sizeof(elem));
+            fetch(t, run->v.next + n * run->v.next_apart + c,
+                  vectors * VEC_N * (int64_t)sizeof(elem));
         UNROLL for (int i = 0; i < rb * vectors; i++)
             sum[i] = vec_fma(vec_set(weight[i / vectors * (int64_t)kb]), value[i % vectors], sum[i]);
     }

@@ -2,7 +2,6 @@
 /* Detection, by features that both the processor and the operating system offer, and the table. */
 #include "cpu/isa.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #if ATTN_HAVE_NEONBF16 && defined(__linux__)
@@ -131,4 +130,13 @@ const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype)
 const struct attn_softmax *attn_isa_softmax(int32_t n, attn_dtype computing)
 {
     return sets[n].softmax[computing];
+}
+
+bool attn_isa_asks_second(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
 }

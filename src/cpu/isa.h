@@ -3,6 +3,7 @@
 #ifndef ATTN_CPU_ISA_H
 #define ATTN_CPU_ISA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cpu/kernel.h"
@@ -13,5 +14,9 @@ int32_t attn_isa_best(void);
 /* The kernels of set n for an element type; null where there is none. */
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype);
 const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype);
+
+/* Whether memory that is read once had better be asked for to the second cache than to the first:
+ * AMD's first caches wait for memory on few lines at a time. */
+bool attn_isa_asks_second(void);
 
 #endif

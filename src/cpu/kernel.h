@@ -36,6 +36,7 @@ struct attn_unit {
                                 where all sequences are shorter; a multiple of 8 */
     char *packed;            /* tiles, each tile_bytes() long */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
+    bool asks_second;        /* decode: memory is asked for to the second cache */
 };
 
 /* Sequence b and key/value head of a unit, and what follows from them. */

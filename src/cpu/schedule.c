@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "cpu/isa.h"
 #include "cpu/team.h"
 
 /* Bytes of state of the heads that a decode item walks through together: to read memory in order is
@@ -212,6 +213,7 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     attn_unit_describe(u, p, job->order[n / p->heads_kv], n % p->heads_kv);
     u->room = job->s->room;
     u->weights = job->weights;
+    u->asks_second = attn_isa_asks_second();
     slot->decode = is_decode(p, u->nq);
     if (slot->decode) {
         slot->chunks = chunks_of(u->nk);
