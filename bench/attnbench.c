@@ -21,6 +21,7 @@ struct runner {
 
 struct tally {
     int32_t rows, wrong;
+    int32_t checks, right; /* with --check */
 };
 
 static const char *best_isa(void)
@@ -105,7 +106,11 @@ static void run_one(const struct bench_options *o, struct bench_buffers *b, stru
     struct bench_result result;
     job.best_limit = bench_case_is_decode(b->c) ? &best_read : &r->best[dtype];
     job.context = make_context(o, r);
-    if (job.context && check_result(job.context, b, r, tally)) {
+    const bool right = job.context && check_result(job.context, b, r, tally);
+    if (o->check) {
+        tally->checks++;
+        tally->right += right;
+    } else if (right) {
         const attn_status status = bench_measure(&job, &result);
         if (status == ATTN_OK) {
             print_row(b, r, o, &result);
@@ -169,7 +174,7 @@ int main(int argc, char **argv)
 
     const struct bench_case *cases = bench_cases(&count);
     const int32_t runner_count = list_runners(&options, runners);
-    if (!options.list)
+    if (!options.list && !options.check)
         puts("case,pass,backend,isa,dtype,threads,median_ms,spread,rate,unit,limit,share");
     for (int32_t n = 0; n < count; n++) {
         if (!bench_options_match(&options, cases[n].name))
@@ -179,7 +184,10 @@ int main(int argc, char **argv)
         for (int32_t p = 0; !options.list && p < options.pass_count; p++)
             run_pass(&options, &cases[n], options.passes[p], runners, runner_count, &tally);
     }
-    if (tally.rows == 0 && !options.list)
+    if (options.check)
+        printf("%d of %d results are right\n", (int)tally.right, (int)tally.checks);
+    else if (tally.rows == 0 && !options.list)
         fprintf(stderr, "attnbench: nothing was measured\n");
-    return tally.wrong > 0 || (tally.rows == 0 && !options.list);
+    return tally.wrong > 0 || tally.right < tally.checks ||
+           (tally.rows + tally.right == 0 && !options.list);
 }

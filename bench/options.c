@@ -13,7 +13,7 @@ static const char usage[] =
     "attnbench: times whole attention calls and compares them with the machine's limit.\n"
     "\n"
     "  --case GLOB       cases whose name matches (repeatable; default: all)\n"
-    "  --backend NAME    cpu, eager (repeatable; default: both)\n"
+    "  --backend NAME    cpu, eager (repeatable; default: both); with --check also cuda\n"
     "  --isa NAME        instruction set of the cpu backend: scalar, avx2, avx512 (repeatable;\n"
     "                    default: ATTN_ISA, else the machine's best)\n"
     "  --dtype NAME      f32, f64, f16, bf16 (repeatable; default: f32)\n"
@@ -23,6 +23,7 @@ static const char usage[] =
     "  --rounds N        samples of each case (default: 7)\n"
     "  --seconds X       shortest sample (default: 0.03)\n"
     "  --cold            prefill, too, in tensors that no cache holds\n"
+    "  --check           compares results and times nothing\n"
     "  --list            names of the cases\n"
     "\n"
     "CSV on standard output, remarks on standard error. median_ms: of one call, over the\n"
@@ -48,7 +49,7 @@ static int wrong(const char *option, const char *value, const char *expected)
 
 static bool add_backend(struct bench_options *o, const char *name)
 {
-    for (int b = ATTN_BACKEND_CPU; b <= ATTN_BACKEND_EAGER; b++)
+    for (int b = ATTN_BACKEND_CPU; b <= ATTN_BACKEND_CUDA; b++)
         if (strcmp(name, attn_backend_name((attn_backend)b)) == 0) {
             o->backends[o->backend_count++] = (attn_backend)b;
             return true;
@@ -101,7 +102,7 @@ static int read_option(struct bench_options *o, int option, const char *value)
     switch (option) {
     case 'c': o->cases[o->case_count++] = value; return -1;
     case 'i': o->isas[o->isa_count++] = value; return -1;
-    case 'b': return add_backend(o, value) ? -1 : wrong("backend", value, "cpu or eager");
+    case 'b': return add_backend(o, value) ? -1 : wrong("backend", value, "cpu, eager or cuda");
     case 'd': return add_dtype(o, value) ? -1 : wrong("dtype", value, "f32, f64, f16 or bf16");
     case 'p': return add_pass(o, value) ? -1 : wrong("pass", value, "fwd, bwd or fwdbwd");
     case 't':
@@ -119,6 +120,7 @@ static int read_option(struct bench_options *o, int option, const char *value)
                                                         : wrong("seconds", value, "from 0 to 3600");
     case 'o': o->cold = true; return -1;
     case 'l': o->list = true; return -1;
+    case 'k': o->check = true; return -1;
     case 'h': fputs(usage, stdout); return 0;
     default: fputs("attnbench: --help tells the options\n", stderr); return 2;
     }
@@ -146,7 +148,8 @@ int bench_options_read(struct bench_options *o, int argc, char **argv)
         {"pass", required_argument, NULL, 'p'},    {"threads", required_argument, NULL, 't'},
         {"rounds", required_argument, NULL, 'r'},  {"seconds", required_argument, NULL, 's'},
         {"cold", no_argument, NULL, 'o'},          {"list", no_argument, NULL, 'l'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+        {"check", no_argument, NULL, 'k'},         {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     memset(o, 0, sizeof *o);
     o->rounds = 7;
     o->seconds = 0.03;
@@ -164,6 +167,10 @@ int bench_options_read(struct bench_options *o, int argc, char **argv)
         return 2;
     }
     fill_defaults(o);
+    for (int32_t b = 0; b < o->backend_count; b++)
+        if (o->backends[b] == ATTN_BACKEND_CUDA && !o->check)
+            return wrong("backend", "cuda", "timed here, where all arrays are the host's: bench/gpu is "
+                         "for that");
     return -1;
 }
 

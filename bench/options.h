@@ -22,7 +22,7 @@ struct bench_options {
     int32_t pass_count;
     int32_t threads, rounds;
     double seconds;
-    bool cold, list;
+    bool cold, list, check;
 };
 
 /* Reads the command line and fills in defaults. Returns -1 to go on; otherwise the exit status of a
