@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Calls on memory of a device, where one is emulated (emulator/runtime.h): every other problem. */
+/* Calls on memory of a device, every other problem: of one that is emulated (emulator/runtime.h), or
+ * of a GPU. */
 #ifndef TESTS_DEVICE_MEMORY_H
 #define TESTS_DEVICE_MEMORY_H
 
@@ -15,8 +16,22 @@ bool device_is_for(const struct problem *p, const struct target *t);
  * itself. */
 bool device_has(const struct problem *p, int n);
 
-/* Marks memory as the device's, or as the host's again. */
-void device_own(void *data, size_t bytes, bool own);
+/* Host memory and what the device has in its place. */
+struct lent {
+    unsigned char *base, *data; /* guards from base on, `bytes` of data, guards up to base + whole */
+    size_t whole, bytes;
+    unsigned char *at; /* where the device has the data; null: nothing is lent */
+    void *memory;
+};
+
+/* Gives the device memory with the same contents, at l->at; all but `at` and `memory` are told. */
+void device_lend(struct lent *l);
+
+/* What it holds there now, once nothing is under way, to the host's. */
+void device_fetch(const struct lent *l);
+
+/* The end of it. */
+void device_release(struct lent *l);
 
 /* How often somebody has waited for a stream. */
 long device_waits(void);

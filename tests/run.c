@@ -68,6 +68,7 @@ static void guard_close(struct guarded *g)
 /* One call's memory: a copy of every buffer, the workspace, and what probs_fn was told. */
 struct call {
     struct guarded copy[BUFFERS], workspace;
+    struct lent lent[BUFFERS], lent_workspace; /* what is the device's of that */
     bool has_workspace;
     bool on_device; /* tensors and the workspace */
     struct tiles tiles;
@@ -77,14 +78,40 @@ struct call {
 
 static bool is_output(const struct buffer *b, int64_t n) { return b->role[n] == ROLE_OUTPUT; }
 
-/* Marks what the device has, or no longer has. */
-static void call_own(const struct call *c, const struct problem *p, bool own)
+static struct lent lend(const struct guarded *g)
+{
+    struct lent l = {.base = g->base, .data = g->data, .whole = g->before + g->bytes + g->after,
+                     .bytes = g->bytes};
+    device_lend(&l);
+    return l;
+}
+
+/* Gives the device what it is to have of a call's memory. */
+static void call_lend(struct call *c, const struct problem *p, unsigned char **data)
 {
     for (int n = 0; n < BUFFERS; n++)
-        if (c->copy[n].base && device_has(p, n))
-            device_own(c->copy[n].data, c->copy[n].bytes, own);
-    if (c->has_workspace)
-        device_own(c->workspace.data, c->workspace.bytes, own);
+        if (c->copy[n].base && device_has(p, n)) {
+            c->lent[n] = lend(&c->copy[n]);
+            data[n] = c->lent[n].at;
+        }
+}
+
+static void call_fetch(const struct call *c)
+{
+    for (int n = 0; n < BUFFERS; n++)
+        if (c->lent[n].at)
+            device_fetch(&c->lent[n]);
+    if (c->lent_workspace.at)
+        device_fetch(&c->lent_workspace);
+}
+
+static void call_release(struct call *c)
+{
+    for (int n = 0; n < BUFFERS; n++)
+        if (c->lent[n].at)
+            device_release(&c->lent[n]);
+    if (c->lent_workspace.at)
+        device_release(&c->lent_workspace);
 }
 
 /* Lengths that the host cannot read have a bound, which need not be told otherwise: the longest
@@ -132,6 +159,8 @@ static void call_open(struct call *c, const struct problem *p, const struct targ
             if (is_output(b, at))
                 memset(data[n] + (size_t)at * b->element, NAN_BYTE, b->element);
     }
+    if (c->on_device)
+        call_lend(c, p, data);
     c->desc = problem_desc(p, data);
     c->pass = p->backward ? ATTN_PASS_BACKWARD : ATTN_PASS_FORWARD;
     if (p->has_tiles) {
@@ -139,16 +168,13 @@ static void call_open(struct call *c, const struct problem *p, const struct targ
         c->desc.probs_fn = tiles_take;
         c->desc.probs_user = &c->tiles;
     }
-    if (c->on_device) {
-        call_own(c, p, true);
+    if (c->on_device)
         call_bound(c, p);
-    }
 }
 
-static void call_close(struct call *c, const struct problem *p)
+static void call_close(struct call *c)
 {
-    if (c->on_device)
-        call_own(c, p, false);
+    call_release(c);
     for (int n = 0; n < BUFFERS; n++)
         if (c->copy[n].base)
             guard_close(&c->copy[n]);
@@ -168,8 +194,8 @@ static attn_status call_workspace(struct call *c, const struct target *t)
     c->has_workspace = true;
     memset(c->workspace.data, NAN_BYTE, bytes);
     if (c->on_device)
-        device_own(c->workspace.data, bytes, true);
-    c->desc.workspace = c->workspace.data;
+        c->lent_workspace = lend(&c->workspace);
+    c->desc.workspace = c->on_device ? c->lent_workspace.at : c->workspace.data;
     c->desc.workspace_bytes = bytes;
     return ATTN_OK;
 }
@@ -435,6 +461,7 @@ static bool finish_on_device(const struct problem *p, struct call *c, long waits
         if (c->copy[n].base && !device_has(p, n))
             memset(c->copy[n].data, NAN_BYTE, c->copy[n].bytes);
     const bool good = device_wait(why, size);
+    call_fetch(c);
     for (int n = 0; n < BUFFERS; n++)
         if (c->copy[n].base && !device_has(p, n))
             memcpy(c->copy[n].data, p->buffers[n].image, c->copy[n].bytes);
@@ -482,7 +509,7 @@ enum run_answer run_problem(const struct problem *p, struct target *t, forward_f
     const enum run_answer answer = run_call(p, t, &c, forward, why, why_size);
     if (answer == RUN_OK)
         collect_all(p, &c, r);
-    call_close(&c, p);
+    call_close(&c);
     return answer;
 }
 

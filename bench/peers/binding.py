@@ -4,7 +4,7 @@ import ctypes as c
 
 from peer import Absent
 
-BACKENDS = {"cpu": 2, "eager": 3}
+BACKENDS = {"cpu": 2, "eager": 3, "cuda": 4}
 DTYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 3}
 
 

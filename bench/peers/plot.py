@@ -14,7 +14,8 @@ import sys
 
 NAME = re.compile(r"(full|causal)-d(64|128)-s(\d+)$")
 COLOURS = {"libattn-eager": "#8c6d1f", "torch-sdpa": "#c8451b", "ort-mha": "#2a7f5f",
-           "ort-gqa": "#7a4fa3"}
+           "ort-gqa": "#7a4fa3", "torch-cudnn": "#c8451b", "torch-flash": "#2a7f5f",
+           "torch-efficient": "#7a4fa3", "torch-varlen": "#8c6d1f", "limit": "#999"}
 OURS = ("#14509e", "#5b9bd5", "#9cc3e6", "#bcbcbc")
 WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 190, 46, 58, 44
 
@@ -55,18 +56,18 @@ def text(x, y, words, anchor="middle", extra=""):
             f'{html.escape(words)}</text>')
 
 
-def panel_svg(panel, curves, colours, x0, y0):
+def panel_svg(panel, curves, colours, x0, y0, top):
     sizes = sorted({s for curve in curves.values() for s in curve})
     place = {s: x0 + WIDTH * (n + 0.5) / len(sizes) for n, s in enumerate(sizes)}
     dtype, mask, d = panel
     out = [text(x0 + WIDTH / 2, y0 - 8, f"{dtype} {mask}, D = {d}", extra='font-weight="bold"')]
-    for tenth in range(0, 11, 2):
-        y = y0 + HEIGHT * (1 - tenth / 10)
+    for fifth in range(6):
+        y = y0 + HEIGHT * (1 - fifth / 5)
         out.append(f'<path d="M{x0} {y:.1f}h{WIDTH}" stroke="#ddd"/>')
-        out.append(text(x0 - 6, y + 4, f"{tenth / 10:.1f}", "end"))
+        out.append(text(x0 - 6, y + 4, f"{top * fifth / 5:g}", "end"))
     out += [text(x, y0 + HEIGHT + 16, str(s)) for s, x in place.items()]
     for name, curve in curves.items():
-        points = [(place[s], y0 + HEIGHT * (1 - min(curve[s], 1))) for s in sorted(curve)]
+        points = [(place[s], y0 + HEIGHT * (1 - min(curve[s] / top, 1))) for s in sorted(curve)]
         colour = colours[name]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         width = 2.5 if name.startswith("libattn ") else 1.4
@@ -85,7 +86,9 @@ def legend(colours, x, y):
     return out
 
 
-def picture(curves):
+def picture(curves, footer, tops=None):
+    """curves: {(type, mask, D): {name: {S: value}}}. tops: what is at the top of a type's panels; 1
+    where it is not told."""
     names = list(dict.fromkeys(name for panel in curves.values() for name in panel))
     ours = [name for name in names if name.startswith("libattn ")]
     colours = {name: OURS[min(n, len(OURS) - 1)] for n, name in enumerate(ours)}
@@ -101,9 +104,9 @@ def picture(curves):
         for column, rest in enumerate(columns):
             if (dtype, *rest) in curves:
                 out += panel_svg((dtype, *rest), curves[dtype, *rest], colours,
-                                 LEFT + column * (WIDTH + LEFT), TOP + row * (HEIGHT + GAP))
-    out.append(text(width / 2, height - 8,
-                    "tokens S; share of the limit measured beside each case"))
+                                 LEFT + column * (WIDTH + LEFT), TOP + row * (HEIGHT + GAP),
+                                 (tops or {}).get(dtype, 1))
+    out.append(text(width / 2, height - 8, footer))
     return "\n".join(out + ["</svg>"])
 
 
@@ -112,7 +115,7 @@ def main(attnbench, peers):
     add_peers(curves, best, read(peers))
     if not curves:
         sys.exit("plot: no case has a share")
-    print(picture(curves))
+    print(picture(curves, "tokens S; share of the limit measured beside each case"))
 
 
 if __name__ == "__main__":
