@@ -3,6 +3,7 @@
 #ifndef ATTN_CUDA_MOVE_H
 #define ATTN_CUDA_MOVE_H
 
+#include "cuda/owner.h"
 #include "cuda/rows.h"
 #include "score.h"
 
@@ -20,7 +21,7 @@ DEVICE struct token token_of(const struct attn_tokens *t, int64_t row)
 {
     const struct attn_axis *const a = &t->from;
     struct token x;
-    x.b = a->cu ? rows::owner_of(a->cu, a->cu64, t->batch, row) : row / a->room;
+    x.b = a->cu ? owner_of(a->cu, a->cu64, t->batch, row) : row / a->room;
     x.i = row - (a->cu ? t->batch > 0 ? attn_axis_start(a, x.b) : 0 : x.b * a->room);
     x.used = x.b < t->batch && x.i >= 0 && x.i < attn_axis_len(a, x.b) &&
              x.i < attn_axis_room(a, x.b);

@@ -5,6 +5,7 @@
 #define ATTN_CUDA_PREPARE_H
 
 #include "cuda/device.h"
+#include "cuda/owner.h"
 #include "cuda/stream.h"
 #include "score.h"
 
@@ -24,21 +25,15 @@ KERNEL put(GRID_CONSTANT const struct words w)
         w.to[i] = w.word[i];
 }
 
-/* The sequence that owns a row of a packed tensor: the last one that starts at it or before, which
- * is no empty one; the batch where the row is past them all. */
-DEVICE int64_t owner_of(const struct attn_problem *p, int64_t row)
+/* The sequence that a row belongs to; the batch where it is past them all. */
+DEVICE int64_t sequence_of(const struct attn_problem *p, int64_t row)
 {
-    int64_t low = 0, high = p->batch; /* sequences up to low start before, those from high on after */
-    if (p->batch == 0 || row >= attn_index_at(p->query.cu, p->query.cu64, p->batch))
+    const struct attn_axis *const q = &p->query;
+    if (!q->cu)
+        return row / q->room;
+    if (row >= attn_index_at(q->cu, q->cu64, p->batch))
         return p->batch;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (attn_index_at(p->query.cu, p->query.cu64, middle) <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return owner_of(q->cu, q->cu64, p->batch, row);
 }
 
 /* A block of the grid takes every blocks()-th row of the tensors. */
@@ -46,7 +41,7 @@ KERNEL clear_rows(GRID_CONSTANT const struct attn_problem p)
 {
     const int64_t size = attn_dtype_size(p.dtype);
     for (int64_t row = dev::block(); row < p.query.rows; row += dev::blocks()) {
-        const int64_t b = p.query.cu ? owner_of(&p, row) : row / p.query.room;
+        const int64_t b = sequence_of(&p, row);
         const int64_t start = !p.query.cu ? b * p.query.room
                               : b < p.batch ? attn_axis_start(&p.query, b)
                                             : 0;

@@ -5,6 +5,7 @@
 
 #include "cuda/device.h"
 #include "cuda/helpers.h"
+#include "cuda/owner.h"
 
 namespace rows {
 
@@ -180,20 +181,6 @@ KERNEL fill_packing(GRID_CONSTANT const struct attn_cuda_pack p)
 }
 
 /* ---- Position ids ---------------------------------------------------------------------------- */
-
-/* The last sequence that starts at a row or before it, of those from 0 to batch - 1. */
-DEVICE int64_t owner_of(const void *cu, bool cu64, int64_t batch, int64_t row)
-{
-    int64_t low = 0, high = batch; /* sequences from high on start after it */
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (attn_index_at(cu, cu64, middle) <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 KERNEL positions(GRID_CONSTANT const struct attn_positions p)
 {
