@@ -56,11 +56,12 @@ static attn_status check_rotation(struct attn_block_check *k, const attn_append_
     return ATTN_OK;
 }
 
-/* The lengths after have room. */
+/* The lengths after have room; where the host cannot read all of them that is left to the device. */
 static attn_status check_room(struct attn_block_check *k, const attn_append_desc *d,
                               const struct attn_append *a)
 {
-    for (int64_t b = 0; b < d->batch; b++) {
+    const bool read = !(k->problem.unread & ~ATTN_BIT(ATTN_KEY_TABLE));
+    for (int64_t b = 0; read && b < d->batch; b++) {
         const int64_t before = before_of(a, b), n = new_of(a, b);
         const int64_t room = attn_axis_room(&a->k.to, b);
         if (n > room - before)
@@ -151,6 +152,10 @@ static attn_status check_append(const attn_append_desc *d, struct attn_append *a
         status = check_rotation(&k, d, a);
     if (status == ATTN_OK)
         status = check_room(&k, d, a);
+    a->k.unread = k.problem.unread;
+    a->k.report = d->report;
+    if (status == ATTN_OK)
+        status = attn_block_report(&k, d->report);
     a->k.shift = a->k.offsets = (struct attn_integers){a->k.to.used, a->k.to.used64};
     a->v = a->k;
     a->v.head_dim = d->head_dim_v ? d->head_dim_v : d->head_dim;
@@ -226,23 +231,29 @@ static void put_lengths(const struct attn_append *a)
     }
 }
 
+/* A sound call, and the device for it. */
+static attn_status begin(attn_context *context, const attn_append_desc *desc,
+                         struct attn_call *call, struct attn_append *a, int32_t *device)
+{
+    struct attn_place place;
+    attn_append_desc d;
+    attn_status status = attn_call_begin(call, context);
+    if (status == ATTN_OK)
+        status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_append_desc_init",
+                                 call->message);
+    if (status == ATTN_OK)
+        status = check_append(&d, a, &place, call->message);
+    if (status == ATTN_OK && a->k.to.table && !a->k.unread)
+        status = map_pages(call, a);
+    return status == ATTN_OK ? attn_settle_tokens(call, "k_cache", place, &a->k, device) : status;
+}
+
 static attn_status append(attn_context *context, const attn_append_desc *desc)
 {
     struct attn_call call;
     struct attn_append a;
-    struct attn_place place;
-    attn_append_desc d;
     int32_t device;
-    attn_status status = attn_call_begin(&call, context);
-    if (status == ATTN_OK)
-        status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_append_desc_init",
-                                 call.message);
-    if (status == ATTN_OK)
-        status = check_append(&d, &a, &place, call.message);
-    if (status == ATTN_OK && a.k.to.table)
-        status = map_pages(&call, &a);
-    if (status == ATTN_OK)
-        status = attn_settle_place(&call, "k_cache", place, &device);
+    const attn_status status = begin(context, desc, &call, &a, &device);
     if (status != ATTN_OK)
         return status;
     if (device != ATTN_HOST) {
@@ -260,6 +271,23 @@ attn_status attn_cache_append(attn_context *context, const attn_append_desc *des
 {
     const attn_fpenv env = attn_fpenv_enter();
     const attn_status status = append(context, desc);
+    attn_fpenv_leave(env);
+    return status;
+}
+
+static attn_status append_status(attn_context *context, const attn_append_desc *desc)
+{
+    struct attn_call call;
+    struct attn_append a;
+    int32_t device;
+    const attn_status status = begin(context, desc, &call, &a, &device);
+    return status == ATTN_OK ? attn_tokens_status(&call, &a.k, device) : status;
+}
+
+attn_status attn_cache_append_status(attn_context *context, const attn_append_desc *desc)
+{
+    const attn_fpenv env = attn_fpenv_enter();
+    const attn_status status = append_status(context, desc);
     attn_fpenv_leave(env);
     return status;
 }

@@ -88,17 +88,29 @@ static attn_status check_extents(struct attn_block_check *k, const char *name, c
     return ATTN_OK;
 }
 
+/* The check reads the array, or leaves that to the device that it lies on. */
+static attn_status note_reader(struct attn_block_check *k, const char *name, attn_index a,
+                               enum attn_array number)
+{
+    const struct attn_place place = attn_place_of(a.data);
+    if (!place.host)
+        k->problem.unread |= ATTN_BIT(number);
+    return attn_place_unknown(name, place, k->c.m);
+}
+
 attn_status attn_block_side(struct attn_block_check *k, const char *name, const attn_side *s,
                             bool may_be_paged, struct attn_axis *axis)
 {
+    const bool key = may_be_paged;
     const struct {
         const char *field;
         attn_index array;
         int64_t rows, width;
+        enum attn_array number;
     } arrays[] = {
-        {"cu_seqlens", s->cu_seqlens, 1, k->desc.batch + 1},
-        {"seqused", s->seqused, 1, k->desc.batch},
-        {"block_table", s->block_table, k->desc.batch, s->max_pages},
+        {"cu_seqlens", s->cu_seqlens, 1, k->desc.batch + 1, key ? ATTN_KEY_CU : ATTN_QUERY_CU},
+        {"seqused", s->seqused, 1, k->desc.batch, key ? ATTN_KEY_USED : ATTN_QUERY_USED},
+        {"block_table", s->block_table, k->desc.batch, s->max_pages, ATTN_KEY_TABLE},
     };
     if ((int)s->layout < ATTN_PADDED || (int)s->layout > ATTN_PAGED)
         return attn_say(k->c.m, ATTN_INVALID_ENUM, "%s.layout: %d (allowed: 0 to %d)", name,
@@ -110,7 +122,7 @@ attn_status attn_block_side(struct attn_block_check *k, const char *name, const 
     for (size_t n = 0; n < sizeof arrays / sizeof arrays[0] && status == ATTN_OK; n++) {
         struct attn_integers unused;
         const char *field = joined(k, name, arrays[n].field);
-        status = attn_check_readable(&k->c, field, arrays[n].array);
+        status = note_reader(k, field, arrays[n].array, arrays[n].number);
         if (status == ATTN_OK)
             status = attn_block_index(k, field, arrays[n].array, arrays[n].rows, arrays[n].width,
                                       &unused);
@@ -118,7 +130,16 @@ attn_status attn_block_side(struct attn_block_check *k, const char *name, const 
     if (status == ATTN_OK)
         status = attn_check_side_fields(&k->c, name, s);
     if (status == ATTN_OK)
-        status = attn_check_side_lengths(&k->c, name, s, axis);
+        status = attn_check_side_lengths(&k->c, name, s, key, axis);
+    return status;
+}
+
+attn_status attn_block_report(struct attn_block_check *k, void *report)
+{
+    const int32_t before = k->c.count;
+    const attn_status status = attn_add_rows(&k->c, "report", report, sizeof(uint64_t), 1, 0, 1);
+    if (k->c.count > before)
+        k->c.operands[before].written = true;
     return status;
 }
 

@@ -33,9 +33,14 @@ attn_status attn_block_flag(struct attn_block_check *k, const char *name, int32_
 attn_status attn_block_dtype(struct attn_block_check *k, const char *name, attn_dtype dtype,
                              attn_dtype want);
 
-/* A side and its arrays, which join the operands. A prefix such as "query" names its fields. */
+/* A side and its arrays, which join the operands. A prefix such as "query" names its fields. Arrays
+ * that the host cannot read become bits of k->problem.unread: those of keys where the side may be
+ * paged, else of queries. */
 attn_status attn_block_side(struct attn_block_check *k, const char *name, const attn_side *s,
                             bool may_be_paged, struct attn_axis *axis);
+
+/* Memory for what is wrong with those, which joins the operands; may be null. */
+attn_status attn_block_report(struct attn_block_check *k, void *report);
 
 /* An array of [rows, width] integers; *to is left as it is if there is none. */
 attn_status attn_block_index(struct attn_block_check *k, const char *name, attn_index a,

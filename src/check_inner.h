@@ -64,12 +64,13 @@ attn_status attn_wrong_dtype(struct attn_check_state *c, const char *name, attn_
 
 /* Parts of these steps, of one array or side under the name that the caller knows it by. */
 attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_index a);
-attn_status attn_check_readable(struct attn_check_state *c, const char *name,
-                                attn_index a); /* by the host */
 attn_status attn_check_side_fields(struct attn_check_state *c, const char *name,
                                    const attn_side *s); /* none that another layout has */
+
+/* The lengths of a side, which count as the query's or the key's among c->p->unread; those that
+ * the host cannot read need no bound. */
 attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,
-                                    const attn_side *s, struct attn_axis *axis);
+                                    const attn_side *s, bool key, struct attn_axis *axis);
 
 static inline int64_t attn_index_size(attn_index a) { return a.type == ATTN_I64 ? 8 : 4; }
 

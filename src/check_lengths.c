@@ -36,18 +36,6 @@ static struct attn_integers integers(attn_index a)
 
 const char *attn_array_name(enum attn_array array) { return arrays[array].name; }
 
-attn_status attn_check_readable(struct attn_check_state *c, const char *name, attn_index a)
-{
-    const struct attn_place place = attn_place_of(a.data);
-    const attn_status status = attn_place_unknown(name, place, c->m);
-    if (status != ATTN_OK)
-        return status;
-    if (!place.host)
-        return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in memory of device %d, and is read on "
-                        "the host", name, (int)place.device);
-    return ATTN_OK;
-}
-
 attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_index a)
 {
     if (!a.data)
@@ -62,11 +50,23 @@ attn_status attn_check_array(struct attn_check_state *c, const char *name, attn_
     return ATTN_OK;
 }
 
+static attn_status check_readable(struct attn_check_state *c, const char *name, attn_index a)
+{
+    const struct attn_place place = attn_place_of(a.data);
+    const attn_status status = attn_place_unknown(name, place, c->m);
+    if (status != ATTN_OK)
+        return status;
+    if (!place.host)
+        return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in memory of device %d, and is read on "
+                        "the host", name, (int)place.device);
+    return ATTN_OK;
+}
+
 /* The check reads the array, or leaves that to a backend for the device that it lies on. */
 static attn_status check_reader(struct attn_check_state *c, int n, attn_index a)
 {
     if (c->mode == ATTN_CHECK_KEEP)
-        return attn_check_readable(c, arrays[n].name, a);
+        return check_readable(c, arrays[n].name, a);
     const struct attn_place place = attn_place_of(a.data);
     if (!place.host)
         c->p->unread |= ATTN_BIT(n);
@@ -126,6 +126,7 @@ struct side {
     const attn_side *s;
     struct attn_axis *axis;
     bool cu_unread, used_unread, table_unread; /* by the host */
+    bool bounded; /* lengths that it cannot read have a bound */
     int64_t longest; /* the sequence axis->max belongs to */
 };
 
@@ -247,7 +248,7 @@ static attn_status bound_lengths(struct attn_check_state *c, struct side *s)
 {
     const int64_t bound = s->s->max_seqlen;
     const int64_t room = s->s->layout == ATTN_PACKED ? s->s->tokens : s->axis->room;
-    if (bound < 0 || (bound == 0 && s->s->layout != ATTN_PADDED))
+    if (bound < 0 || (bound == 0 && s->s->layout != ATTN_PADDED && s->bounded))
         return attn_say(c->m, ATTN_INVALID_LENGTHS, "%s.max_seqlen: %lld, but the lengths lie in a "
                         "device's memory and need a bound", s->name, (long long)bound);
     s->axis->max = bound > 0 && bound < room ? bound : room;
@@ -290,15 +291,24 @@ static attn_status check_side(struct attn_check_state *c, struct side s)
     return ATTN_OK;
 }
 
-attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,
-                                    const attn_side *s, struct attn_axis *axis)
-{
-    return check_side(c, (struct side){.name = name, .s = s, .axis = axis});
-}
-
 static bool is_unread(const struct attn_check_state *c, enum attn_array array)
 {
     return c->p->unread & ATTN_BIT(array);
+}
+
+static struct side side_of(const struct attn_check_state *c, const char *name, const attn_side *s,
+                           bool key, struct attn_axis *axis)
+{
+    return (struct side){.name = name, .s = s, .axis = axis,
+                         .cu_unread = is_unread(c, key ? ATTN_KEY_CU : ATTN_QUERY_CU),
+                         .used_unread = is_unread(c, key ? ATTN_KEY_USED : ATTN_QUERY_USED),
+                         .table_unread = key && is_unread(c, ATTN_KEY_TABLE)};
+}
+
+attn_status attn_check_side_lengths(struct attn_check_state *c, const char *name,
+                                    const attn_side *s, bool key, struct attn_axis *axis)
+{
+    return check_side(c, side_of(c, name, s, key, axis));
 }
 
 /* More than nk is as good as nk. */
@@ -316,13 +326,9 @@ static attn_status check_prefix(struct attn_check_state *c)
 
 attn_status attn_check_lengths(struct attn_check_state *c)
 {
-    const struct side query = {.name = "query", .s = &c->d->query, .axis = &c->p->query,
-                               .cu_unread = is_unread(c, ATTN_QUERY_CU),
-                               .used_unread = is_unread(c, ATTN_QUERY_USED)};
-    const struct side key = {.name = "key", .s = &c->d->key, .axis = &c->p->key,
-                             .cu_unread = is_unread(c, ATTN_KEY_CU),
-                             .used_unread = is_unread(c, ATTN_KEY_USED),
-                             .table_unread = is_unread(c, ATTN_KEY_TABLE)};
+    struct side query = side_of(c, "query", &c->d->query, false, &c->p->query);
+    struct side key = side_of(c, "key", &c->d->key, true, &c->p->key);
+    query.bounded = key.bounded = true;
     if (c->d->query.layout == ATTN_PAGED)
         return attn_say(c->m, ATTN_INVALID_CONFLICT,
                         "query.layout: ATTN_PAGED is for keys and values only");

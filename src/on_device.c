@@ -27,6 +27,34 @@ attn_status attn_settle_place(const struct attn_call *call, const char *name,
                     (int)place.device, attn_backend_name(backend));
 }
 
+attn_status attn_settle_tokens(const struct attn_call *call, const char *name,
+                               struct attn_place place, const struct attn_tokens *t,
+                               int32_t *device)
+{
+    const attn_status status = attn_settle_place(call, name, place, device);
+    int array = 0;
+    if (status != ATTN_OK || *device != ATTN_HOST || !t->unread)
+        return status;
+    while (!(t->unread & ATTN_BIT(array)))
+        array++;
+    return attn_say(call->message, ATTN_UNSUPPORTED, "%s: lies in memory of a device, and backend "
+                    "%s works on host memory", attn_tokens_array((enum attn_array)array),
+                    attn_backend_name(call->settings->backend));
+}
+
+attn_status attn_tokens_status(const struct attn_call *call, const struct attn_tokens *t,
+                               int32_t device)
+{
+    const struct attn_device_call c = {call->settings, device, call->message};
+    const struct attn_reported what = {attn_tokens_array, "tokens", "cache", "report",
+                                       &t->to};
+    if (!t->unread)
+        return ATTN_OK;
+    if (!t->report)
+        return attn_say(call->message, ATTN_INVALID_NULL, "report: null, so nothing was noted");
+    return attn_device_ops->told(&c, t->report, &what);
+}
+
 static attn_status lie_apart(const struct attn_call *call, const char *a, struct attn_place at,
                              const char *b, struct attn_place place)
 {

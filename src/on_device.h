@@ -27,9 +27,26 @@ attn_status attn_find_place(const struct attn_call *call, const struct attn_plac
 attn_status attn_settle_place(const struct attn_call *call, const char *name,
                               struct attn_place place, int32_t *device);
 
+/* The same for tokens, whose arrays have to be read there. */
+attn_status attn_settle_tokens(const struct attn_call *call, const char *name,
+                               struct attn_place place, const struct attn_tokens *t,
+                               int32_t *device);
+
+/* What was wrong with those, as the report of a call that was the same tells it; waits for the
+ * stream. */
+attn_status attn_tokens_status(const struct attn_call *call, const struct attn_tokens *t,
+                               int32_t device);
+
 /* Whether the host may read an array of integers of a call on this device now: work that is still
  * to be done there may write managed memory. */
 bool attn_is_known(const void *data, int32_t device);
+
+/* What a report on arrays that the host cannot read is about. */
+struct attn_reported {
+    const char *(*array)(enum attn_array array); /* what the caller calls one */
+    const char *query, *key, *memory;            /* the sides, what the report is in */
+    const struct attn_axis *pages;               /* the axis that a table is of */
+};
 
 /* A call on a device. */
 struct attn_device_call {
@@ -58,6 +75,10 @@ struct attn_device_ops {
     attn_status (*rotate)(const struct attn_device_call *c, const struct attn_tokens *t);
     attn_status (*append)(const struct attn_device_call *c, const struct attn_append *a);
     attn_status (*merge)(const struct attn_device_call *c, const struct attn_partials *m);
+    /* Waits for the stream and tells what a rotation or an append has noted: ATTN_OK, or the status
+     * and message of what was wrong. */
+    attn_status (*told)(const struct attn_device_call *c, const uint64_t *report,
+                        const struct attn_reported *what);
 };
 
 /* Null where no backend with a device is built in; then no memory is a device's (backends.c). */

@@ -119,9 +119,13 @@ static attn_status check_rotary(const attn_rotary_desc *d, struct attn_tokens *t
     struct attn_block_check k;
     attn_block_begin(&k, d->batch, m);
     *t = (struct attn_tokens){.dtype = d->x.dtype, .batch = d->batch, .heads = d->heads,
-                              .head_dim = d->head_dim, .inverse = d->inverse};
+                              .head_dim = d->head_dim, .inverse = d->inverse,
+                              .report = d->report};
     attn_status status = check_fields(&k, d, t);
     t->to = t->from;
+    t->unread = k.problem.unread;
+    if (status == ATTN_OK)
+        status = attn_block_report(&k, d->report);
     if (status == ATTN_OK)
         status = attn_block_view(&k, "x", d->x, &shape, &t->x);
     if (status == ATTN_OK)
@@ -144,21 +148,27 @@ static void clear_unused(const struct attn_tokens *t)
     attn_clear_unused_rows(&rows);
 }
 
+/* A sound call, and the device for it. */
+static attn_status begin(attn_context *context, const attn_rotary_desc *desc,
+                         struct attn_call *call, struct attn_tokens *t, int32_t *device)
+{
+    struct attn_place place;
+    attn_rotary_desc d;
+    attn_status status = attn_call_begin(call, context);
+    if (status == ATTN_OK)
+        status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_rotary_desc_init",
+                                 call->message);
+    if (status == ATTN_OK)
+        status = check_rotary(&d, t, &place, call->message);
+    return status == ATTN_OK ? attn_settle_tokens(call, "out", place, t, device) : status;
+}
+
 static attn_status rotate(attn_context *context, const attn_rotary_desc *desc)
 {
     struct attn_call call;
     struct attn_tokens t;
-    struct attn_place place;
-    attn_rotary_desc d;
     int32_t device;
-    attn_status status = attn_call_begin(&call, context);
-    if (status == ATTN_OK)
-        status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_rotary_desc_init",
-                                 call.message);
-    if (status == ATTN_OK)
-        status = check_rotary(&d, &t, &place, call.message);
-    if (status == ATTN_OK)
-        status = attn_settle_place(&call, "out", place, &device);
+    const attn_status status = begin(context, desc, &call, &t, &device);
     if (status != ATTN_OK)
         return status;
     if (device != ATTN_HOST) {
@@ -174,6 +184,23 @@ attn_status attn_rotary(attn_context *context, const attn_rotary_desc *desc)
 {
     const attn_fpenv env = attn_fpenv_enter();
     const attn_status status = rotate(context, desc);
+    attn_fpenv_leave(env);
+    return status;
+}
+
+static attn_status rotary_status(attn_context *context, const attn_rotary_desc *desc)
+{
+    struct attn_call call;
+    struct attn_tokens t;
+    int32_t device;
+    const attn_status status = begin(context, desc, &call, &t, &device);
+    return status == ATTN_OK ? attn_tokens_status(&call, &t, device) : status;
+}
+
+attn_status attn_rotary_status(attn_context *context, const attn_rotary_desc *desc)
+{
+    const attn_fpenv env = attn_fpenv_enter();
+    const attn_status status = rotary_status(context, desc);
     attn_fpenv_leave(env);
     return status;
 }

@@ -22,6 +22,17 @@ struct share {
     struct attn_range tokens; /* counted over all sequences */
 };
 
+const char *attn_tokens_array(enum attn_array array)
+{
+    switch (array) {
+    case ATTN_QUERY_CU: return "tokens.cu_seqlens";
+    case ATTN_QUERY_USED: return "tokens.seqused";
+    case ATTN_KEY_CU: return "cache.cu_seqlens";
+    case ATTN_KEY_USED: return "cache.seqused";
+    default: return "cache.block_table";
+    }
+}
+
 int64_t attn_tokens_total(const struct attn_axis *axis, int64_t batch)
 {
     int64_t total = 0;

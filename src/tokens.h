@@ -19,6 +19,9 @@ struct attn_tokens {
     struct attn_integers offsets;   /* B; not given: 0 */
     attn_rotation rotation;         /* defaults filled in; dim 0: nothing is turned */
     bool inverse;
+    uint32_t unread;  /* ATTN_BIT of each array that the host cannot read: those of `from` as the
+                         query's, of a cache that is `to` as the key's */
+    uint64_t *report; /* the device's, for what is wrong with them; may be null */
 };
 
 /* Checked new tokens for a cache. */
@@ -41,6 +44,9 @@ static inline ATTN_HD int64_t attn_token_position(const struct attn_tokens *t, i
     return t->positions.data ? attn_given_at(t->positions, attn_token_of(&t->from, b) + i)
                              : attn_given_at(t->offsets, b) + i;
 }
+
+/* What the caller calls one of `unread`: "tokens.seqused", "cache.block_table". */
+const char *attn_tokens_array(enum attn_array array);
 
 /* Tokens that take part. */
 int64_t attn_tokens_total(const struct attn_axis *axis, int64_t batch);

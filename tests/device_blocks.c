@@ -32,7 +32,16 @@ static attn_index index_of(const struct array *a, attn_itype type, bool device)
     return (attn_index){of(a, device), type};
 }
 
-/* Tokens of a padded or packed side, its lengths the host's. */
+/* Arrays of lengths and pages lie anywhere, and are not null. */
+static void place_lengths(struct array *a)
+{
+    if (a->bytes > 0)
+        place(a, 4, true);
+    else
+        keep_on_host(a);
+}
+
+/* Tokens of a padded or packed side. */
 struct side {
     attn_side s;
     struct array *cu, *used;
@@ -52,7 +61,7 @@ static struct side draw_side(int64_t b, int64_t most, bool may_use)
         x.s.layout = ATTN_PACKED;
         x.cu = draw_cu(b, most, &x.rows);
         x.s.tokens = x.rows += below(4);
-        keep_on_host(x.cu);
+        place_lengths(x.cu);
     }
     if (may_use && maybe(40)) {
         const int32_t *cu = x.cu ? (int32_t *)x.cu->host : NULL;
@@ -60,7 +69,7 @@ static struct side draw_side(int64_t b, int64_t most, bool may_use)
         for (int64_t n = 0; n < b; n++)
             ((int32_t *)x.used->host)[n] =
                 (int32_t)below((cu ? cu[n + 1] - cu[n] : x.s.seqlen) + 1);
-        keep_on_host(x.used);
+        place_lengths(x.used);
     }
     return x;
 }
@@ -125,6 +134,9 @@ enum { MOST_D = 400 };
 
 static int64_t draw_head_dim(void) { return maybe(10) ? 260 + below(140) : 2 + below(70); }
 
+/* For what is wrong with lengths, which is nothing: it stays, or becomes, full of ones. */
+static struct array *draw_report(void) { return maybe(50) ? output(8, 8) : NULL; }
+
 void test_rotary(int64_t seed)
 {
     double frequency[MOST_D];
@@ -141,6 +153,7 @@ void test_rotary(int64_t seed)
     for (int64_t n = 0; in_place && n < to.all; n++)
         element_set(type, out->host, n, rng_normal(&now.rng));
     place(out, element_size(type), false);
+    struct array *report = draw_report();
     now.empty = out->bytes == 0;
     if (maybe(40))
         place(positions = draw_integers(itype, side.rows, -70000, 140000),
@@ -162,6 +175,7 @@ void test_rotary(int64_t seed)
                         : input_of(x, type, from, n == 1);
         d->positions = index_of(positions, itype, n == 1);
         d->offsets = index_of(offsets, itype, n == 1);
+        d->report = of(report, n == 1);
     }
     const attn_status h = attn_rotary(NULL, &host);
     begin_call(in_place ? 1 : 2);
@@ -233,7 +247,7 @@ static struct cache draw_cache(const struct side *side, int64_t b)
     for (int n = 0; n < 2; n++) {
         struct array *const a = n ? c.table : c.cu;
         if (a)
-            keep_on_host(a);
+            place_lengths(a);
     }
     return c;
 }
@@ -256,9 +270,10 @@ void test_append(int64_t seed)
         values ? output((size_t)shape[3].all * element_size(type), element_size(type)) : NULL;
     struct array *positions = NULL, *after = NULL;
     const attn_itype itype = draw_itype();
-    keep_on_host(c.used);
+    place_lengths(c.used);
     if (maybe(60))
         after = output((size_t)b * 4, 4);
+    struct array *report = draw_report();
     now.empty = k->bytes == 0 && k_cache->bytes == 0;
     if (rotary && maybe(50))
         place(positions = draw_integers(itype, side.rows, -70000, 140000),
@@ -288,6 +303,7 @@ void test_append(int64_t seed)
         }
         d->positions = index_of(positions, itype, there);
         d->lengths = of(after, there);
+        d->report = of(report, there);
     }
     const attn_status h = attn_cache_append(NULL, &host);
     begin_call(2);

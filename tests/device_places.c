@@ -108,11 +108,11 @@ static attn_status call_few(attn_context *c, int n)
     }
 }
 
-/* By call: t, a tensor of it; i, integers that may lie anywhere; r, those that the host reads. */
+/* By call: t, a tensor of it; i, integers that may lie anywhere. */
 static const char *const taken[CALLS] = {
     /* in the order of the arrays */
     "t...t......", ".i..t......", "..i...t....", "t...t..tt..", ".....i..tt.",
-    ".....i.tt..", ".....i..tt.", ".......t.t.", "...rt..t.t.", ".......t.tt"};
+    ".....i.tt..", ".....i..tt.", ".......t.t.", "...it..t.t.", ".......t.tt"};
 
 static attn_context *context_for(attn_backend backend)
 {
@@ -158,13 +158,11 @@ static void test_mixtures(void)
                 continue; /* the only tensor decides */
             emulated_own(arrays[i].data, arrays[i].bytes, 0, 0);
             expect_refused("one array on a device", ATTN_BACKEND_AUTO, n,
-                           kind == 'r' ? ATTN_UNSUPPORTED : ATTN_INVALID_CONFLICT,
-                           kind == 't' ? "memory" : arrays[i].name);
+                           ATTN_INVALID_CONFLICT, kind == 't' ? "memory" : arrays[i].name);
             own_few(n, 0, 0);
             emulated_own(arrays[i].data, arrays[i].bytes, kind == 't' ? -1 : 1, 0);
             expect_refused("one array elsewhere", ATTN_BACKEND_AUTO, n,
-                           kind == 'r' ? ATTN_UNSUPPORTED : ATTN_INVALID_CONFLICT,
-                           kind == 't' ? "memory" : arrays[i].name);
+                           ATTN_INVALID_CONFLICT, kind == 't' ? "memory" : arrays[i].name);
             own_few(n, -1, 0);
         }
 }
@@ -304,6 +302,13 @@ static void test_unsupported(void)
            attn_last_message(NULL));
     emulated_own(frequency, sizeof frequency, -1, 0);
     own_few(7, -1, 0);
+
+    own_few(8, 0, 1);
+    emulated_own(few.used, sizeof few.used, 0, 0);
+    expect_refused("lengths on a device, tensors anybody's", ATTN_BACKEND_CPU, 8, ATTN_UNSUPPORTED,
+                   "cache.seqused: lies in memory of a device, and backend cpu");
+    emulated_own(few.used, sizeof few.used, -1, 0);
+    own_few(8, -1, 0);
 }
 
 void test_places(void)

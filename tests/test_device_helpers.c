@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     static void (*const tests[])(int64_t seed) = {
         test_from_mask, test_from_lengths, test_unpad, test_pad, test_pad_anyhow, test_gather,
         test_gather_backward, test_backward_anyhow, test_positions, test_rotary, test_append,
-        test_merge};
+        test_merge, test_garbage};
     const int64_t count = report_count(argc, argv, CASES);
     report_begin("device-helpers");
     unsetenv("ATTN_BACKEND");

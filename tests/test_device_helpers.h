@@ -23,6 +23,9 @@ void test_rotary(int64_t seed);
 void test_append(int64_t seed);
 void test_merge(int64_t seed);
 
+/* device_garbage.c */
+void test_garbage(int64_t seed);
+
 /* device_places.c */
 void test_places(void);
 

@@ -73,7 +73,7 @@ class Rotation(c.Structure):
 class RotaryDesc(Sized):
     _fields_ = [("size", c.c_size_t)] + fields(c.c_int64, "batch heads head_dim") + [
         ("tokens", Side), ("x", Tensor), ("out", Tensor), ("positions", Index),
-        ("offsets", Index), ("rotation", Rotation), ("inverse", c.c_int32)]
+        ("offsets", Index), ("rotation", Rotation), ("inverse", c.c_int32), ("report", c.c_void_p)]
 
 
 class MergeDesc(Sized):
@@ -87,4 +87,4 @@ class AppendDesc(Sized):
         c.c_int64, "batch heads_kv head_dim head_dim_v") + [
         ("tokens", Side), ("cache", Side), ("k", Tensor), ("v", Tensor), ("k_cache", Tensor),
         ("v_cache", Tensor), ("rotary", c.c_int32), ("rotation", Rotation), ("positions", Index),
-        ("lengths", c.c_void_p)]
+        ("lengths", c.c_void_p), ("report", c.c_void_p)]

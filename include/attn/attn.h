@@ -583,14 +583,15 @@ typedef struct attn_rotation {
 typedef struct attn_rotary_desc {
     size_t size; /* sizeof(attn_rotary_desc), set by attn_rotary_desc_init() */
     int64_t batch, heads, head_dim;
-    attn_side tokens;     /* padded or packed; tokens past seqused are written as 0. Its lengths lie
-                             in host memory */
+    attn_side tokens;     /* padded or packed; tokens past seqused are written as 0 */
     attn_input x;         /* [B, S, H, D] or [T, H, D] */
     attn_output out;      /* as x; may be x itself: same address, same strides */
     attn_index positions; /* of each token, [B, S] or [T]; null: offsets[b] + index in sequence */
     attn_index offsets;   /* [B], between -2^60 and 2^60; null: 0 */
     attn_rotation rotation;
     int32_t inverse;      /* 1: turned back; with dout for x that is the gradient, dx */
+    void *report;         /* with lengths on a device: 8 bytes where the tensors lie, for
+                             attn_rotary_status(); may be null */
 } attn_rotary_desc;
 
 static inline attn_rotary_desc attn_rotary_desc_init(void)
@@ -604,6 +605,11 @@ static inline attn_rotary_desc attn_rotary_desc_init(void)
 /* out = x with every head turned by its token's position; the elements past rotation.dim are
  * copied. Queries and keys that lie side by side are one call: heads = Hq + Hkv. */
 ATTN_API attn_status attn_rotary(attn_context *context, const attn_rotary_desc *desc);
+
+/* What was wrong with lengths in a device's memory, as attn_workspace_status() tells it: by what the
+ * latest call that was given desc->report noted there. Where the host can read all lengths there is
+ * nothing to tell. ATTN_INVALID_NULL without a report. */
+ATTN_API attn_status attn_rotary_status(attn_context *context, const attn_rotary_desc *desc);
 
 /* ------------------------------------------------------------------------------------------------
  * Merging partial results
@@ -645,8 +651,7 @@ typedef struct attn_append_desc {
     int64_t head_dim;   /* D, at least 1 */
     int64_t head_dim_v; /* Dv; 0 = D */
     attn_side tokens;   /* the new ones, padded or packed; their lengths may be 0 */
-    attn_side cache;    /* as attn_desc.key will have it, any layout; seqused: lengths before. The
-                           lengths and tables of both lie in host memory */
+    attn_side cache;    /* as attn_desc.key will have it, any layout; seqused: lengths before */
     attn_input k, v;    /* new keys and values, in the layout of `tokens` */
     attn_output k_cache, v_cache; /* in that of `cache`. v and v_cache both null: keys only */
     int32_t rotary;         /* 1: the keys are turned by their positions */
@@ -654,6 +659,8 @@ typedef struct attn_append_desc {
     attn_index positions;   /* of each new token, [B, S] or [T]; null: length before + index */
     void *lengths; /* out, [B], of cache.seqused's type, and may be that array: before + new; may be
                       null */
+    void *report;  /* with lengths or a table on a device: 8 bytes where the tensors lie, for
+                      attn_cache_append_status(); may be null */
 } attn_append_desc;
 
 static inline attn_append_desc attn_append_desc_init(void)
@@ -669,8 +676,12 @@ static inline attn_append_desc attn_append_desc_init(void)
  * seqused = lengths. attn_rotary() with offsets = the lengths before turns the queries alike.
  *
  * A page that is written belongs to one sequence: two that would write to it are refused, as
- * ATTN_INVALID_OVERLAP. */
+ * ATTN_INVALID_OVERLAP; where only a device knows lengths or pages, what stands in it then is
+ * undefined. New tokens without room, or whose page is none, are left out there. */
 ATTN_API attn_status attn_cache_append(attn_context *context, const attn_append_desc *desc);
+
+/* What was wrong with lengths and tables in a device's memory, as attn_rotary_status() tells it. */
+ATTN_API attn_status attn_cache_append_status(attn_context *context, const attn_append_desc *desc);
 
 #ifdef __cplusplus
 }

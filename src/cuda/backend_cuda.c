@@ -278,36 +278,11 @@ static attn_status run(const struct attn_settings *s, const struct attn_problem 
 
 /* ---- What was wrong on the device ------------------------------------------------------------ */
 
-/* The message for a report. */
-static attn_status tell(const struct attn_problem *p, uint64_t report, struct attn_message *m)
-{
-    const uint64_t field = report >> ATTN_CUDA_FIELD_SHIFT;
-    const int64_t entry = (int64_t)(report & ((UINT64_C(1) << ATTN_CUDA_FIELD_SHIFT) - 1));
-    if (report == ATTN_CUDA_SOUND)
-        return ATTN_OK;
-    if (field >= ATTN_CUDA_FIELDS || (field == ATTN_KEY_TABLE && p->key.max_pages == 0))
-        return attn_say(m, ATTN_INVALID_WORKSPACE, "workspace: no call has left a report in it");
-    if (field >= ATTN_ARRAYS)
-        return attn_say(m, ATTN_INVALID_LENGTHS, "%s.max_seqlen: sequence %" PRId64 " is longer",
-                        field == ATTN_CUDA_QUERY_MAX ? "query" : "key", entry);
-    const char *const name = attn_array_name((enum attn_array)field);
-    if (field == ATTN_KEY_TABLE)
-        return attn_say(m, ATTN_INVALID_INDEX, "%s[%" PRId64 "][%" PRId64 "]: not one of the "
-                        "%" PRId64 " pages", name, entry / p->key.max_pages,
-                        entry % p->key.max_pages, p->key.pages);
-    return attn_say(m, field == ATTN_BIAS_OFFSET ? ATTN_INVALID_INDEX : ATTN_INVALID_LENGTHS,
-                    "%s[%" PRId64 "]: out of its range, as the device found it", name, entry);
-}
-
 static attn_status read_report(const struct work *w, void *workspace)
 {
-    uint64_t report = 0;
-    cudaError_t error =
-        cudaMemcpyAsync(&report, workspace, sizeof report, cudaMemcpyDeviceToHost, w->stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(w->stream);
-    const attn_status status = attn_cuda_status(error, "reading what the device found", w->m);
-    return status == ATTN_OK ? tell(w->p, report, w->m) : status;
+    const struct attn_reported what = {attn_array_name, "query", "key", "workspace",
+                                       &w->p->key};
+    return attn_cuda_told(workspace, &what, w->stream, w->m);
 }
 
 static attn_status status(const struct attn_settings *s, const struct attn_problem *p,

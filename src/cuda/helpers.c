@@ -8,12 +8,11 @@
 
 #include "cuda/helpers.h"
 #include "cuda/host.h"
-#include "on_device.h"
 #include "parallel.h"
 
 /* ---- A call and its memory ------------------------------------------------------------------- */
 
-enum { PIECES = 12, PIECE_ALIGN = 256, ROW_THREADS = 256 };
+enum { PIECES = 20, PIECE_ALIGN = 256, ROW_THREADS = 256 };
 
 /* Memory that a call needs on its device. */
 struct piece {
@@ -337,6 +336,64 @@ static void stage_tokens(struct call *w, struct attn_cuda_move *m)
         need(w, &m->frequency, t->rotation.dim / 2, sizeof *m->frequency);
 }
 
+/* ---- What the host could not read ------------------------------------------------------------ */
+
+/* Room for sound copies of an axis' offsets, where they are to be made, and lengths. */
+static void need_axis(struct call *w, struct attn_axis *to, const struct attn_axis *given, bool cu,
+                      int64_t batch)
+{
+    *to = *given;
+    if (cu)
+        need(w, &to->cu, batch + 1, given->cu64 ? 8 : 4);
+    to->used64 = given->used64 || !given->used;
+    need(w, &to->used, batch, to->used64 ? 8 : 4);
+}
+
+static void need_sound(struct call *w, struct attn_cuda_soundness *s, const struct attn_tokens *t,
+                       bool cache)
+{
+    *s = (struct attn_cuda_soundness){.batch = t->batch, .report = t->report};
+    if (!t->unread)
+        return;
+    need_axis(w, &s->sound.query, &t->from, t->unread & ATTN_BIT(ATTN_QUERY_CU), t->batch);
+    if (cache)
+        need_axis(w, &s->sound.key, &t->to, t->unread & ATTN_BIT(ATTN_KEY_CU), t->batch);
+    if (!s->report)
+        need(w, &s->report, 1, sizeof *s->report);
+}
+
+/* An axis that goes by the sound copies; its table stays as it is given: what names no page is left
+ * out where it is looked up. */
+static void follow(struct attn_axis *axis, struct attn_axis *sound, bool cu)
+{
+    if (!cu)
+        sound->cu = axis->cu;
+    sound->table = NULL;
+    axis->cu = sound->cu;
+    axis->used = sound->used;
+    axis->used64 = sound->used64;
+}
+
+/* Makes them, and tokens that go by them. */
+static attn_status make_sound(const struct call *w, struct attn_cuda_soundness *s,
+                              struct attn_tokens *t, bool cache)
+{
+    if (!t->unread)
+        return ATTN_OK;
+    s->given.query = t->from;
+    follow(&t->from, &s->sound.query, t->unread & ATTN_BIT(ATTN_QUERY_CU));
+    if (cache) {
+        s->given.key = t->to;
+        follow(&t->to, &s->sound.key, t->unread & ATTN_BIT(ATTN_KEY_CU));
+    }
+    attn_status status = launched(w, attn_cuda_make_sound(s, w->stream));
+    if (status == ATTN_OK && cache)
+        status = launched(w, attn_cuda_fit_append(s, w->stream));
+    return status;
+}
+
+/* ---- Moves ----------------------------------------------------------------------------------- */
+
 static struct attn_cuda_move move_of(const struct attn_tokens *t)
 {
     const int64_t size = attn_dtype_size(t->dtype), dim = t->rotation.dim;
@@ -383,11 +440,15 @@ static attn_status move(const struct call *w, const struct attn_cuda_move *m,
 static attn_status rotate(const struct attn_device_call *c, const struct attn_tokens *t)
 {
     struct attn_cuda_move m = move_of(t);
+    struct attn_cuda_soundness s;
     struct call w = call_of(c);
     m.clear = true;
     stage_tokens(&w, &m);
     stage(&w, &m.tokens.offsets.data, t->batch, t->offsets.is64 ? 8 : 4);
+    need_sound(&w, &s, t, false);
     attn_status status = begin(&w);
+    if (status == ATTN_OK)
+        status = make_sound(&w, &s, &m.tokens, false);
     m.tokens.to = m.tokens.from;
     if (status == ATTN_OK)
         status = move(&w, &m, &t->rotation);
@@ -410,12 +471,14 @@ static attn_status append(const struct attn_device_call *c, const struct attn_ap
 {
     struct attn_cuda_move m = move_of(&a->k);
     struct attn_tokens *t = &m.tokens;
+    struct attn_cuda_soundness s;
     struct call w = call_of(c);
-    if (t->batch == 0)
-        return ATTN_OK;
     stage_tokens(&w, &m);
     stage_axis(&w, &t->to, t->batch);
+    need_sound(&w, &s, t, true);
     attn_status status = begin(&w);
+    if (status == ATTN_OK)
+        status = make_sound(&w, &s, t, true);
     t->shift.data = t->offsets.data = t->to.used;
     if (status == ATTN_OK)
         status = move(&w, &m, &a->k.rotation);
@@ -446,5 +509,17 @@ static attn_status merge(const struct attn_device_call *c, const struct attn_par
     return end(&w, status);
 }
 
-const struct attn_device_ops attn_cuda_device_ops = {pack,     pad,    gather, sum_rows,
-                                                     positions, rotate, append, merge};
+/* ---- Reports --------------------------------------------------------------------------------- */
+
+static attn_status told_of(const struct attn_device_call *c, const uint64_t *report,
+                           const struct attn_reported *what)
+{
+    struct call w = call_of(c);
+    attn_status status = begin(&w);
+    if (status == ATTN_OK)
+        status = attn_cuda_told(report, what, w.stream, c->m);
+    return end(&w, status);
+}
+
+const struct attn_device_ops attn_cuda_device_ops = {
+    pack, pad, gather, sum_rows, positions, rotate, append, merge, told_of};

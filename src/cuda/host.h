@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The parts of the cuda backend's host side: which device (device.c), a problem's memory on it
- * (stage.c), the way there and back (ferry.c). backend_cuda.c puts them together. */
+ * (stage.c), the way there and back (ferry.c), what kernels note (report.c). backend_cuda.c puts
+ * them together. */
 #ifndef ATTN_CUDA_HOST_H
 #define ATTN_CUDA_HOST_H
 
 #include "backend.h"
 #include "cuda/stream.h"
 #include "message.h"
+#include "on_device.h"
 
 /* ---- device.c ------------------------------------------------------------------------------- */
 
@@ -65,6 +67,13 @@ void attn_cuda_image_guides(const struct attn_problem *p, char *at, struct attn_
 /* Outputs among these bytes of an image, which stand at `part`, to where the caller wants them. */
 void attn_cuda_image_spread(const struct attn_problem *p, int64_t from, int64_t n,
                             const char *part);
+
+/* ---- report.c ------------------------------------------------------------------------------- */
+
+/* Waits for the stream and tells what a report in the device's memory says: ATTN_OK, or the status
+ * of what was wrong, with its message. */
+attn_status attn_cuda_told(const uint64_t *report, const struct attn_reported *what,
+                           cudaStream_t stream, struct attn_message *m);
 
 /* ---- ferry.c -------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Tokens moved, turned on the way: rotary and the cache. */
+/* Tokens moved, turned on the way: rotary and the cache. Lengths and offsets are sound. */
 #ifndef ATTN_CUDA_MOVE_H
 #define ATTN_CUDA_MOVE_H
 
@@ -17,33 +17,25 @@ struct token {
     bool used;
 };
 
+/* Of padded tensors and, with the sequence that it would be of, packed ones. */
 DEVICE struct token token_of(const struct attn_tokens *t, int64_t row)
 {
     const struct attn_axis *const a = &t->from;
     struct token x;
     x.b = a->cu ? owner_of(a->cu, a->cu64, t->batch, row) : row / a->room;
-    x.i = row - (a->cu ? t->batch > 0 ? attn_axis_start(a, x.b) : 0 : x.b * a->room);
-    x.used = x.b < t->batch && x.i >= 0 && x.i < attn_axis_len(a, x.b) &&
-             x.i < attn_axis_room(a, x.b);
+    x.i = a->cu ? row : row - x.b * a->room;
+    x.used = x.b < t->batch;
+    if (x.used) {
+        x.i -= attn_axis_start(a, x.b);
+        x.used = x.i < attn_axis_len(a, x.b);
+    }
     return x;
 }
 
-/* Tokens that a sequence of a cache has, whatever its lengths hold. */
-DEVICE int64_t before_of(const struct attn_axis *a, int64_t b)
-{
-    const int64_t n = attn_axis_len(a, b), room = attn_axis_room(a, b);
-    return n < 0 ? 0 : n < room ? n : room;
-}
-
-/* Where place t of sequence b is, or null: it is none of the tensor's. */
+/* Where place t of sequence b is, or null: its page, which nobody may have looked at, is none. */
 DEVICE char *place_of(const struct attn_view *v, const struct attn_axis *a, int64_t b, int64_t t,
                       int64_t size)
 {
-    if (t < 0 || t >= attn_axis_room(a, b))
-        return 0;
-    const int64_t row = attn_axis_start(a, b) + t;
-    if (a->cu && (row < 0 || row >= a->rows))
-        return 0;
     if (a->table) {
         const int64_t page =
             attn_index_at(a->table, a->table64, b * a->max_pages + t / a->page_size);
@@ -133,7 +125,7 @@ template <attn_dtype type> KERNEL tokens(GRID_CONSTANT const struct attn_cuda_mo
     bool second = false;
     for (int64_t row = dev::block(); row < t->from.rows; row += dev::blocks()) {
         const struct token x = token_of(t, row);
-        const int64_t shift = x.used && t->shift.data ? before_of(&t->to, x.b) : 0;
+        const int64_t shift = x.used && t->shift.data ? attn_axis_len(&t->to, x.b) : 0;
         if (!x.used && m.clear) {
             char *const out = t->out.data + (t->from.cu ? row * t->out.token
                                                         : x.b * t->out.batch + x.i * t->out.token) *
@@ -158,9 +150,7 @@ KERNEL lengths(GRID_CONSTANT const struct attn_cuda_lengths l)
     const struct attn_tokens *const t = &l.append.k;
     for (int64_t b = dev::block() * (int64_t)THREADS + dev::thread(); b < t->batch;
          b += dev::blocks() * (int64_t)THREADS) {
-        const int64_t before = before_of(&t->to, b), all = before + before_of(&t->from, b);
-        const int64_t room = attn_axis_room(&t->to, b);
-        const int64_t after = all < room || !t->to.used ? all : room;
+        const int64_t after = attn_axis_len(&t->to, b) + attn_axis_len(&t->from, b);
         if (t->to.used64)
             ((int64_t *)l.append.lengths)[b] = after;
         else

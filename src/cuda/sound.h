@@ -146,6 +146,29 @@ KERNEL pages(GRID_CONSTANT const struct attn_cuda_soundness s)
     }
 }
 
+/* Tokens that join a cache, behind those that it has. */
+KERNEL fit(GRID_CONSTANT const struct attn_cuda_soundness s)
+{
+    const struct attn_axis &joins = s.sound.query, &cache = s.sound.key, &given = s.given.key;
+    const int64_t step = (int64_t)dev::blocks() * THREADS;
+    for (int64_t b = (int64_t)dev::block() * THREADS + dev::thread(); b < s.batch; b += step) {
+        const int64_t before = attn_axis_len(&cache, b), n = attn_axis_len(&joins, b);
+        const int64_t room = attn_axis_room(&cache, b) - before;
+        const int64_t after = before + within(n, room);
+        if (n > room) {
+            note(s, ATTN_KEY_USED, b);
+            put_index(joins.used, joins.used64, b, room);
+        }
+        if (!given.table || before == after)
+            continue;
+        for (int64_t e = before / cache.page_size; e * cache.page_size < after; e++) {
+            const int64_t page = attn_index_at(given.table, given.table64, b * cache.max_pages + e);
+            if (page < 0 || page >= cache.pages)
+                note(s, ATTN_KEY_TABLE, b * cache.max_pages + e);
+        }
+    }
+}
+
 } // namespace sound
 
 #endif

@@ -44,6 +44,15 @@ extern "C" cudaError_t attn_cuda_make_sound(const struct attn_cuda_soundness *s,
                   {blocks((pages - 1) / sound::THREADS + 1), sound::THREADS, 0, stream}, *s);
 }
 
+extern "C" cudaError_t attn_cuda_fit_append(const struct attn_cuda_soundness *s,
+                                            cudaStream_t stream)
+{
+    if (s->batch == 0)
+        return cudaSuccess;
+    return launch(sound::fit,
+                  {blocks((s->batch - 1) / sound::THREADS + 1), sound::THREADS, 0, stream}, *s);
+}
+
 extern "C" cudaError_t attn_cuda_clear_rows(const struct attn_problem *p, cudaStream_t stream)
 {
     if (p->query.rows == 0)

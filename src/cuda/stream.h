@@ -43,6 +43,11 @@ enum { ATTN_CUDA_FIELD_SHIFT = 56 };
 #define ATTN_CUDA_SOUND UINT64_MAX
 cudaError_t attn_cuda_make_sound(const struct attn_cuda_soundness *s, cudaStream_t stream);
 
+/* Further, of what joins a cache: the query's lengths become such that they have room behind the
+ * key's, and pages that are none are noted. After attn_cuda_make_sound(); s->sound has lengths of
+ * both sides, and the table is the given one. */
+cudaError_t attn_cuda_fit_append(const struct attn_cuda_soundness *s, cudaStream_t stream);
+
 /* Writes rows of out and lse that belong to no query: 0 and -inf. */
 cudaError_t attn_cuda_clear_rows(const struct attn_problem *p, cudaStream_t stream);
 
