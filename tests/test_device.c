@@ -607,6 +607,41 @@ static void test_many(void)
     emulated_own(y, sizeof y, -1, 0);
 }
 
+/* Launches of a call whose keys, of three sequences, have a table of so many columns; or -1. */
+static long launches_with(int columns)
+{
+    enum { PAGE = 4, WIDE = 4000 };
+    static int32_t table[B * WIDE], used[B] = {17, 0, 5};
+    attn_desc d = desc();
+    for (int n = 0; n < B * columns; n++)
+        table[n] = n % columns < 5 ? n % columns : -1; /* past the lengths: none */
+    d.key.layout = ATTN_PAGED;
+    d.key.tokens = 0;
+    d.key.cu_seqlens.data = NULL;
+    d.key.seqused.data = used;
+    d.key.pages = TK / PAGE;
+    d.key.page_size = PAGE;
+    d.key.max_pages = columns;
+    d.key.block_table.data = table;
+    const long launched = emulated_calls("cudaLaunchKernel");
+    const attn_status status = attn_forward(NULL, &d);
+    memset(table, 0x5a, sizeof table);
+    if (status != ATTN_OK || cudaStreamSynchronize(NULL) != cudaSuccess)
+        return -1;
+    return emulated_calls("cudaLaunchKernel") - launched;
+}
+
+/* Of a table in host memory no more goes to the device than lengths can reach. */
+static void test_wide_table(void)
+{
+    move(0, 0);
+    const long narrow = launches_with(5), wide = launches_with(4000);
+    EXPECT(narrow > 0 && wide == narrow, "%ld launches with 5 columns of pages, %ld with 4000",
+           narrow, wide);
+    move(-1, 0);
+    fill();
+}
+
 /* Calls without a token, whose arrays are the device's all the same. */
 static void test_empty(void)
 {
@@ -683,6 +718,7 @@ int main(void)
     test_graph();
     test_graph_lengths();
     test_many();
+    test_wide_table();
     test_empty();
     test_host_calls();
 

@@ -175,6 +175,21 @@ static bool has_made_lengths(const struct attn_problem *p, const struct attn_axi
                         (a == &p->query && p->unread && p->bias_offset.data));
 }
 
+/* Of the host's, only the columns that lengths can reach, but all that the device is to look
+ * through. Also where only the shape is asked for, and there is no table. */
+static void add_table(struct pieces *all, const struct attn_problem *p, const struct attn_axis *a,
+                      size_t field)
+{
+    const size_t table = field + offsetof(struct attn_axis, table);
+    const int64_t reached = blocks(a->span, a->page_size);
+    if (p->unread)
+        add_guide(all, p, ATTN_KEY_TABLE, a->table, table, a->table64, p->batch * a->max_pages);
+    else
+        add_rows(all, a->table, table, p->batch, a->max_pages,
+                 field + offsetof(struct attn_axis, max_pages),
+                 reached < a->max_pages ? reached : a->max_pages, a->table64 ? 8 : 4);
+}
+
 static void add_axis(struct pieces *all, const struct attn_problem *p, const struct attn_axis *a,
                      size_t field)
 {
@@ -188,9 +203,8 @@ static void add_axis(struct pieces *all, const struct attn_problem *p, const str
                   p->batch);
     if (has_made_lengths(p, a))
         add_array(all, NULL, used, p->batch, true, MADE);
-    if (a->page_size) /* also where only the shape is asked for, and there is no table */
-        add_guide(all, p, ATTN_KEY_TABLE, a->table, field + offsetof(struct attn_axis, table),
-                  a->table64, p->batch * a->max_pages);
+    if (a->page_size)
+        add_table(all, p, a, field);
 }
 
 static int64_t documents(const struct attn_problem *p, const struct attn_axis *a)
