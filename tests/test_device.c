@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "attn/attn.h"
+#include "device_hidden.h"
 #include "emulator/runtime.h"
 #include "expect.h"
 
@@ -719,6 +720,7 @@ int main(void)
     test_graph_lengths();
     test_many();
     test_wide_table();
+    test_hidden_blocks();
     test_empty();
     test_host_calls();
 

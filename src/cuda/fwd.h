@@ -84,7 +84,7 @@ enum { LARGE = 40 }; /* 2^this, more than keys of a row */
 template <class S> struct work {
     struct attn_sequence s;
     int64_t head_kv, row0, rows; /* rows of the sequence and head in all */
-    int64_t key0, tiles;         /* keys from key0 on, so many tiles of them */
+    int64_t key0, key1;          /* keys from key0 to key1 - 1, whole tiles of them */
     int64_t column0, columns;    /* of out */
     int64_t pieces;              /* that queries and keys come in */
     int64_t slot;                /* of partial results, or -1 */
@@ -126,7 +126,9 @@ template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct 
     w->row0 = (int64_t)x.tile * S::ROWS;
     w->rows = c.rows;
     w->key0 = see.lo / S::KEYS * S::KEYS;
-    w->tiles = see.lo < see.hi ? (see.hi - w->key0 + S::KEYS - 1) / S::KEYS : 0;
+    w->key1 = w->key0;
+    if (see.lo < see.hi)
+        w->key1 += (see.hi - w->key0 + S::KEYS - 1) / S::KEYS * S::KEYS;
     w->column0 = unit / p->heads_kv * S::DV;
     w->columns = p->head_dim_v - w->column0 < S::DV ? p->head_dim_v - w->column0 : S::DV;
     w->pieces = S::CUT ? (p->head_dim + S::D - 1) / S::D : 1;
@@ -251,15 +253,46 @@ template <class S> DEVICE char *stage_of(char *tiles, int64_t n)
     return tiles + (S::CUT ? 0 : S::QUERIES) + n % 2 * S::STAGE;
 }
 
-/* Begins the copies of step n: of each tile the pieces of its keys, then its values. */
+/* Whether the block mask hides the keys from k0 on, a tile of them, from all rows. A tile that is made
+ * of many blocks is not looked at: to go through it would take as long as to look through them. */
+template <class S>
+DEVICE bool is_hidden(const struct attn_problem &p, const struct work<S> *w, int64_t k0)
+{
+    enum { MOST_BLOCKS = 64 };
+    const struct attn_score_view *const m = &p.block_mask;
+    const int64_t row1 = w->row0 + S::ROWS < w->rows ? w->row0 + S::ROWS : w->rows;
+    const int64_t key1 = k0 + S::KEYS < w->s.nk ? k0 + S::KEYS : w->s.nk;
+    const int64_t q0 = w->row0 / p.group / p.block_q, q1 = (row1 - 1) / p.group / p.block_q + 1;
+    const int64_t b0 = k0 / p.block_k, b1 = (key1 - 1) / p.block_k + 1;
+    const int64_t heads = m->head ? p.group : 1, head0 = w->head_kv * p.group;
+    if ((q1 - q0) * (b1 - b0) * heads > MOST_BLOCKS)
+        return false;
+    for (int64_t h = head0; h < head0 + heads; h++)
+        for (int64_t q = q0; q < q1; q++)
+            for (int64_t b = b0; b < b1; b++)
+                if (m->data[attn_score_at(m, w->s.b, h, q, b)])
+                    return false;
+    return true;
+}
+
+/* The first key of the first tile from k0 on that some row may see; key1 without one. */
+template <class S>
+DEVICE int64_t next_tile(const struct attn_problem &p, const struct work<S> *w, int64_t k0)
+{
+    if (p.block_mask.data)
+        while (k0 < w->key1 && is_hidden<S>(p, w, k0))
+            k0 += S::KEYS;
+    return k0;
+}
+
+/* Begins the copies of step n, of the tile from k0 on: the pieces of its keys, then its values. */
 template <class S>
 DEVICE void begin_step(char *tiles, const struct work<S> *w, const struct attn_problem &p,
-                       int64_t n)
+                       int64_t n, int64_t k0)
 {
     const int64_t steps = S::CUT ? w->pieces + 1 : 2, piece = n % steps;
-    const int64_t k0 = w->key0 + n / steps * S::KEYS;
     char *const to = stage_of<S>(tiles, n);
-    if (n / steps == w->tiles)
+    if (k0 >= w->key1)
         return;
     if (S::CUT ? piece < w->pieces : n == 0)
         copy_queries<S>(S::CUT ? to : tiles, w, p, piece);
@@ -272,13 +305,15 @@ DEVICE void begin_step(char *tiles, const struct work<S> *w, const struct attn_p
     dev::commit_copies();
 }
 
-/* Waits for step n, for all threads, which are then done with step n - 1; the next one begins. */
+/* Waits for step n, for all threads, which are then done with step n - 1; the next one begins, of
+ * the tile from `next` on. */
 template <class S>
-DEVICE void take_step(char *tiles, const struct work<S> *w, const struct attn_problem &p, int64_t n)
+DEVICE void take_step(char *tiles, const struct work<S> *w, const struct attn_problem &p, int64_t n,
+                      int64_t next)
 {
     dev::wait_copies<0>();
     dev::sync();
-    begin_step<S>(tiles, w, p, n + 1);
+    begin_step<S>(tiles, w, p, n + 1, next);
 }
 
 /* ---- Softmax -------------------------------------------------------------------------------- */
@@ -465,10 +500,9 @@ template <class S>
 DEVICE void spoil(const struct attn_problem &p, const struct work<S> *w, typename S::real *results)
 {
     typedef typename S::element element;
-    const int64_t end = w->key0 + w->tiles * S::KEYS;
     for (int i = dev::warp(); i < S::ROWS; i += S::WARPS) {
         const struct row::row *const r = &w->row[i];
-        for (int64_t j = w->key0; w->bad[PLAIN][i] && j < end; j++) {
+        for (int64_t j = w->key0; w->bad[PLAIN][i] && j < w->key1; j++) {
             if (j < r->see.lo || j >= r->see.hi || !row::sees(&w->s, r, j))
                 continue;
             const element *const v = (const element *)key_row<S>(w, p, p.v, w->v, j) + w->column0;
@@ -542,9 +576,10 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
     }
     UNROLLED for (int i = 0; i < S::SUMS * 4; i++)
         out[i / 4][i % 4] = 0;
-    begin_step<S>(tiles, w, p, 0);
-    for (int64_t n = 0; n < w->tiles; n++) {
-        const int64_t k0 = w->key0 + n * S::KEYS + first;
+    int64_t tile = next_tile<S>(p, w, w->key0);
+    begin_step<S>(tiles, w, p, 0, tile);
+    while (tile < w->key1) {
+        const int64_t k0 = tile + first, next = next_tile<S>(p, w, tile + S::KEYS);
         const struct attn_range see = w->warp[dev::warp()];
         const bool busy = see.lo < k0 + S::PART && k0 < see.hi;
         UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
@@ -552,7 +587,7 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
         for (int64_t piece = 0; piece < (S::CUT ? w->pieces : 1); piece++, step++) {
             const char *const stage = stage_of<S>(tiles, step);
             const char *const keys = stage + (S::CUT ? S::QUERIES : 0) + first * S::D * S::SIZE;
-            take_step<S>(tiles, w, p, step);
+            take_step<S>(tiles, w, p, step, tile);
             if (busy)
                 T::template scores<S::D, S::PART, S::M>(
                     s, (S::CUT ? stage : tiles) + base * S::D * S::SIZE, keys);
@@ -563,13 +598,14 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
             if (p.dropout.on || pass == SMALLER)
                 lessen<S>(p, w, base, s, k0);
         }
-        take_step<S>(tiles, w, p, step);
+        take_step<S>(tiles, w, p, step, next);
         if (pass != PLAIN)
             clean<S>(stage_of<S>(tiles, step));
         if (busy)
             T::template values<S::PART, S::DV, S::M>(
                 out, s, stage_of<S>(tiles, step) + first * S::DV * S::SIZE);
         step++;
+        tile = next;
     }
     dev::sync(); /* all are done with the stages */
 }
