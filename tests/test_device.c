@@ -135,8 +135,21 @@ static void test_idle(void)
     const long asked = emulated_calls(questions[0]);
     EXPECT(attn_forward(NULL, &d) == ATTN_OK, "auto: %s", attn_last_message(NULL));
     EXPECT(emulated_calls(questions[0]) == asked, "the devices are counted once more");
-    EXPECT(emulated_calls("cudaPointerGetAttributes") == 0, "the CPU's call begins work on a device");
+    EXPECT(emulated_calls("cudaPointerGetAttributes") == 0,
+           "the CPU's call begins work on a device");
     fill();
+}
+
+/* Memory of a context that the program has made, where no device's primary one is active. */
+static void test_own_context(void)
+{
+    const attn_desc d = desc();
+    move(0, 0);
+    emulated_own_context(1);
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CUDA, "memory of a context of one's own");
+    emulated_own_context(0);
+    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CPU, "no context at all");
+    move(-1, 0);
 }
 
 static void test_choice(void)
@@ -696,6 +709,7 @@ int main(void)
     unsetenv("ATTN_BACKEND");
     fill();
     test_idle();
+    test_own_context();
 
     attn_desc d = desc();
     attn_context *c = context(ATTN_BACKEND_CUDA);

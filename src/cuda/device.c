@@ -40,21 +40,40 @@ static bool is_none(cudaError_t error)
     return error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice;
 }
 
-/* The driver's question whether a device is in use, which begins no work with it: the runtime has
- * none. */
-static cudaError_t primary_state(void **function)
+/* A function of the driver's that begins no work with a device, as the runtime has none like it. */
+struct question {
+    const char *name;
+    void *_Atomic known;
+};
+static struct question primary_state = {"cuDevicePrimaryCtxGetState", NULL};
+static struct question current_context = {"cuCtxGetCurrent", NULL};
+
+static cudaError_t find(struct question *q, void **function)
 {
-    static void *_Atomic known;
     enum cudaDriverEntryPointQueryResult result;
-    *function = atomic_load(&known);
+    *function = atomic_load(&q->known);
     if (*function)
         return cudaSuccess;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuDevicePrimaryCtxGetState", function, 12000, cudaEnableDefault, &result);
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(q->name, function, 12000,
+                                                               cudaEnableDefault, &result);
     forget(error);
     if (error == cudaSuccess)
-        atomic_store(&known, *function);
+        atomic_store(&q->known, *function);
     return error;
+}
+
+/* Whether the calling thread works in a context, be it one that the program made for itself, which
+ * is no device's primary one. */
+static cudaError_t is_current(bool *used)
+{
+    int (*get)(void **context);
+    void *function = NULL, *context = NULL;
+    const cudaError_t error = find(&current_context, &function);
+    if (error != cudaSuccess || !function)
+        return error;
+    memcpy(&get, &function, sizeof function);
+    *used = get(&context) == 0 && context;
+    return cudaSuccess;
 }
 
 /* The number of devices, which is asked for once. */
@@ -84,7 +103,7 @@ static cudaError_t in_use(bool *used)
         return cudaSuccess;
     cudaError_t error = known_devices(&count);
     if (error == cudaSuccess && count > 0)
-        error = primary_state(&function);
+        error = find(&primary_state, &function);
     if (error != cudaSuccess || !function)
         return error;
     memcpy(&is_active, &function, sizeof function);
@@ -93,8 +112,9 @@ static cudaError_t in_use(bool *used)
         int active = 0;
         *used = is_active(n, &flags, &active) == 0 && active;
     }
-    if (*used)
-        atomic_store(&seen, IN_USE);
+    if (!*used)
+        return is_current(used);
+    atomic_store(&seen, IN_USE);
     return cudaSuccess;
 }
 

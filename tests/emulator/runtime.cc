@@ -40,7 +40,8 @@ struct failure {
 
 struct state {
     emulated_machine machine = {2, 80, 166912};
-    bool used = false; /* a context exists */
+    bool used = false; /* a primary context exists */
+    bool own = false;  /* a context that is none */
     bool hidden = false; /* allocations, but from work */
     std::map<uintptr_t, range> memory; /* by address */
     std::map<uintptr_t, size_t> pinned; /* the host's memory that copies look at when they are made */
@@ -178,6 +179,11 @@ int (*const primary_state)(int, unsigned *, int *) = [](int device, unsigned *fl
     return 0;
 };
 
+int (*const current_context)(void **) = [](void **context) {
+    *context = s.own ? (void *)&s : nullptr;
+    return 0;
+};
+
 } // namespace
 
 extern "C" {
@@ -196,6 +202,13 @@ void emulated_own(void *data, size_t bytes, int device, int managed)
         s.used = true;
         s.memory[(uintptr_t)data] = {bytes, device, managed != 0, false};
     }
+}
+
+void emulated_own_context(int current)
+{
+    const hold h(busy);
+    s.own = current != 0;
+    s.used = false;
 }
 
 void emulated_hide(int hide)
@@ -297,7 +310,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *point
     const range *const r = range_of(pointer);
     if (error != cudaSuccess)
         return error;
-    s.used = true;
+    s.used = s.used || !s.own;
     *a = {cudaMemoryTypeUnregistered, -2, nullptr, (void *)pointer};
     if (r) {
         a->type = r->managed ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
@@ -515,6 +528,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     *result = cudaDriverEntryPointSuccess;
     if (error == cudaSuccess && strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
         *function = (void *)primary_state;
+    if (error == cudaSuccess && strcmp(symbol, "cuCtxGetCurrent") == 0)
+        *function = (void *)current_context;
     if (error == cudaSuccess && strcmp(symbol, "cuTensorMapEncodeTiled") == 0)
         *function = (void *)emulator::encode_tiled;
     return error;

@@ -95,6 +95,10 @@ void emulated_set_machine(struct emulated_machine m); /* at first {2, 80, 166912
  * memory is the device's and the host's. */
 void emulated_own(void *data, size_t bytes, int device, int managed);
 
+/* Whether the program has made a context of its own, which is current: no primary one is active
+ * then, and memory is a device's all the same. */
+void emulated_own_context(int current);
+
 /* From now on nobody can touch allocations but the work on streams, or, 0, all can again. */
 void emulated_hide(int hide);
 
