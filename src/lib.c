@@ -147,20 +147,43 @@ static attn_status run(const struct attn_backend_ops *backend, const struct attn
     return status;
 }
 
-static attn_status compute(attn_context *context, const attn_desc *given, attn_pass pass)
+static attn_status check_pass(attn_pass pass, struct attn_message *m)
 {
+    if (pass != ATTN_PASS_FORWARD && pass != ATTN_PASS_BACKWARD)
+        return attn_say(m, ATTN_INVALID_ENUM, "pass: %d is no pass", (int)pass);
+    return ATTN_OK;
+}
+
+/* A call that has been checked, and who serves it. */
+struct request {
     struct attn_call call;
     struct attn_problem p;
     struct attn_plan plan;
     attn_desc desc;
-    attn_status status = attn_call_begin(&call, context);
+    const struct attn_backend_ops *backend;
+};
+
+static attn_status begin(attn_context *context, const attn_desc *given, attn_pass pass,
+                         struct request *r)
+{
+    attn_status status = attn_call_begin(&r->call, context);
+    struct attn_message *const m = r->call.message;
     if (status == ATTN_OK)
-        status = attn_check(given, pass, ATTN_CHECK_RUN, &desc, &p, call.message);
+        status = check_pass(pass, m);
+    if (status == ATTN_OK)
+        status = attn_check(given, pass, ATTN_CHECK_RUN, &r->desc, &r->p, m);
+    if (status == ATTN_OK)
+        r->backend = choose(r->call.settings, &r->p, &r->plan, &status, m);
+    return status;
+}
+
+static attn_status compute(attn_context *context, const attn_desc *given, attn_pass pass)
+{
+    struct request r;
+    const attn_status status = begin(context, given, pass, &r);
     if (status != ATTN_OK)
         return status;
-    const struct attn_backend_ops *backend =
-        choose(call.settings, &p, &plan, &status, call.message);
-    return backend ? run(backend, call.settings, &desc, &p, &plan, call.message) : status;
+    return run(r.backend, r.call.settings, &r.desc, &r.p, &r.plan, r.call.message);
 }
 
 attn_status attn_forward(attn_context *context, const attn_desc *desc)
@@ -177,13 +200,6 @@ attn_status attn_backward(attn_context *context, const attn_desc *desc)
     const attn_status status = compute(context, desc, ATTN_PASS_BACKWARD);
     attn_fpenv_leave(env);
     return status;
-}
-
-static attn_status check_pass(attn_pass pass, struct attn_message *m)
-{
-    if (pass != ATTN_PASS_FORWARD && pass != ATTN_PASS_BACKWARD)
-        return attn_say(m, ATTN_INVALID_ENUM, "pass: %d is no pass", (int)pass);
-    return ATTN_OK;
 }
 
 static attn_status workspace_size(attn_context *context, const attn_desc *given, attn_pass pass,
@@ -216,28 +232,17 @@ attn_status attn_workspace_size(attn_context *context, const attn_desc *desc, at
 
 static attn_status workspace_status(attn_context *context, const attn_desc *given, attn_pass pass)
 {
-    struct attn_call call;
-    struct attn_problem p;
-    struct attn_plan plan;
-    attn_desc desc;
-    attn_status status = attn_call_begin(&call, context);
-    if (status == ATTN_OK)
-        status = check_pass(pass, call.message);
-    if (status == ATTN_OK)
-        status = attn_check(given, pass, ATTN_CHECK_RUN, &desc, &p, call.message);
-    if (status != ATTN_OK)
+    struct request r;
+    attn_status status = begin(context, given, pass, &r);
+    struct attn_message *const m = r.call.message;
+    if (status != ATTN_OK || !r.p.unread)
         return status;
-    const struct attn_backend_ops *backend =
-        choose(call.settings, &p, &plan, &status, call.message);
-    if (!backend || !p.unread)
-        return status;
-    if (!desc.workspace)
-        return attn_say(call.message, ATTN_INVALID_NULL, "workspace: null, and the library's own "
-                        "is gone with what was noted in it");
-    status = check_workspace(backend, &desc, &p, &plan, call.message);
-    return status == ATTN_OK
-               ? backend->status(call.settings, &p, desc.workspace, call.message)
-               : status;
+    if (!r.desc.workspace)
+        return attn_say(m, ATTN_INVALID_NULL, "workspace: null, and the library's own is gone with "
+                        "what was noted in it");
+    status = check_workspace(r.backend, &r.desc, &r.p, &r.plan, m);
+    return status == ATTN_OK ? r.backend->status(r.call.settings, &r.p, r.desc.workspace, m)
+                             : status;
 }
 
 attn_status attn_workspace_status(attn_context *context, const attn_desc *desc, attn_pass pass)
