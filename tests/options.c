@@ -111,6 +111,8 @@ int targets_open(struct target *list, const struct options *o)
     target_open(list, &count, o, ATTN_BACKEND_EAGER, NULL);
     if (has_device())
         target_open(list, &count, o, ATTN_BACKEND_CUDA, NULL);
+    else if (!o->isa && (!o->backend || strcmp(o->backend, "cuda") == 0))
+        report_skip("backend cuda: not built in or no device");
     if (count == 0 && !o->isa)
         report_fail("no backend%s%s to run", o->backend ? " " : "", o->backend ? o->backend : "");
     return count;
