@@ -169,8 +169,8 @@ int bench_options_read(struct bench_options *o, int argc, char **argv)
     fill_defaults(o);
     for (int32_t b = 0; b < o->backend_count; b++)
         if (o->backends[b] == ATTN_BACKEND_CUDA && !o->check)
-            return wrong("backend", "cuda", "timed here, where all arrays are the host's: bench/gpu is "
-                         "for that");
+            return wrong("backend", "cuda", "timed here, where all arrays are the host's: bench/gpu "
+                         "is for that");
     return -1;
 }
 

@@ -253,8 +253,8 @@ template <class S> DEVICE char *stage_of(char *tiles, int64_t n)
     return tiles + (S::CUT ? 0 : S::QUERIES) + n % 2 * S::STAGE;
 }
 
-/* Whether the block mask hides the keys from k0 on, a tile of them, from all rows. A tile that is made
- * of many blocks is not looked at: to go through it would take as long as to look through them. */
+/* Whether the block mask hides the keys from k0 on, a tile of them, from all rows. A tile that is
+ * made of many blocks is not looked at: to look through them would take as long as to compute it. */
 template <class S>
 DEVICE bool is_hidden(const struct attn_problem &p, const struct work<S> *w, int64_t k0)
 {

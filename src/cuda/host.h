@@ -48,8 +48,8 @@ struct attn_cuda_image {
 /* False: it does not fit in 63 bits. Reads no tensor and no array. */
 bool attn_cuda_image_plan(struct attn_cuda_image *image, const struct attn_problem *p);
 
-/* Bytes from .. from + n - 1 of an image, those of inputs, to host memory. Here and below parts begin
- * and end at multiples of ATTN_ALIGN, or with the image. */
+/* Bytes from .. from + n - 1 of an image, those of inputs, to host memory. Here and below parts
+ * begin and end at multiples of ATTN_ALIGN, or with the image. */
 void attn_cuda_image_fill(const struct attn_problem *p, int64_t from, int64_t n, char *to);
 
 /* Fills the inputs of an image of arrays in the device's memory, as attn_cuda_put() does. */
