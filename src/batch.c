@@ -108,12 +108,13 @@ void attn_packing_arrays(const struct attn_kept *kept, const attn_packing *packi
     static const attn_packing none;
     const attn_packing *p = packing ? packing : &none;
     const bool in_place = kept->lengths && p->lengths == kept->lengths;
+    const int64_t entry = sizeof(int32_t);
     const struct attn_placed all[ATTN_PACKING_SPANS] = {
-        {"packing.indices", p->indices, false},
-        {"packing.cu_seqlens", p->cu_seqlens, false},
-        {"packing.lengths", p->lengths, false},
-        kept->lengths ? (struct attn_placed){"lengths", kept->lengths, !in_place}
-                      : (struct attn_placed){"mask", kept->mask, false},
+        {"packing.indices", p->indices, sizeof *p->indices, false},
+        {"packing.cu_seqlens", p->cu_seqlens, entry, false},
+        {"packing.lengths", p->lengths, entry, false},
+        kept->lengths ? (struct attn_placed){"lengths", kept->lengths, entry, !in_place}
+                      : (struct attn_placed){"mask", kept->mask, 1, false},
     };
     memcpy(arrays, all, sizeof all);
 }
@@ -282,9 +283,9 @@ attn_status attn_position_ids(attn_context *context, int64_t batch, const int32_
 {
     const struct attn_positions p = {batch, cu_seqlens, offsets, positions};
     const struct attn_placed arrays[] = {
-        {"positions", positions, false},
-        {"cu_seqlens", cu_seqlens, true},
-        {"offsets", offsets, true},
+        {"positions", positions, sizeof *positions, false},
+        {"cu_seqlens", cu_seqlens, sizeof *cu_seqlens, true},
+        {"offsets", offsets, sizeof *offsets, true},
     };
     struct attn_call call;
     int32_t device;

@@ -109,8 +109,8 @@ attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, i
 {
     const struct attn_kept kept = {batch, seqlen, mask, NULL};
     struct attn_rows r = {.from = x, .to = packed};
-    struct attn_placed arrays[ATTN_PACKING_SPANS + 2] = {{"x", x, false},
-                                                         {"packed", packed, false}};
+    struct attn_placed arrays[ATTN_PACKING_SPANS + 2] = {{"x", x, 1, false},
+                                                         {"packed", packed, 1, false}};
     struct attn_call call;
     int32_t device;
     attn_status status = attn_call_begin(&call, context);
@@ -214,12 +214,13 @@ static attn_status check_pad(attn_dtype dtype, int64_t width, bool known, struct
     return attn_check_spans(spans, (int)(sizeof spans / sizeof *spans), m);
 }
 
-/* The device of rows that are copied by their indices. */
+/* The device of rows that go by their indices, as bytes or as elements of `size` bytes. */
 static attn_status find_rows(const struct attn_call *call, const char *from, const char *to,
-                             const struct attn_rows *r, int32_t *device)
+                             const struct attn_rows *r, int64_t size, int32_t *device)
 {
-    const struct attn_placed arrays[] = {
-        {from, r->from, false}, {to, r->to, false}, {"indices", r->indices, true}};
+    const struct attn_placed arrays[] = {{from, r->from, size, false},
+                                         {to, r->to, size, false},
+                                         {"indices", r->indices, sizeof *r->indices, true}};
     return attn_find_place(call, arrays, (int)(sizeof arrays / sizeof *arrays), device);
 }
 
@@ -233,7 +234,7 @@ attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int6
     int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = find_rows(&call, "packed", "x", &r, &device);
+        status = find_rows(&call, "packed", "x", &r, 1, &device);
     if (status == ATTN_OK)
         status = check_pad(dtype, width, attn_is_known(indices, device), &r, &ascending,
                            call.message);
@@ -291,7 +292,7 @@ attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_t rows, i
     int32_t device;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = find_rows(&call, "x", "out", &r, &device);
+        status = find_rows(&call, "x", "out", &r, 1, &device);
     if (status == ATTN_OK)
         status = check_gather(dtype, width, attn_is_known(indices, device), &r, call.message);
     if (status != ATTN_OK || r.count == 0 || r.row_bytes == 0)
@@ -392,7 +393,7 @@ attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_
     int64_t bytes = 0;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = find_rows(&call, "dout", "dx", &r, &device);
+        status = find_rows(&call, "dout", "dx", &r, attn_dtype_size(dtype), &device);
     if (status == ATTN_OK)
         status = check_sums(&s, attn_is_known(indices, device), &bytes, call.message);
     if (status != ATTN_OK || rows == 0 || width == 0)

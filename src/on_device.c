@@ -63,6 +63,15 @@ static attn_status lie_apart(const struct attn_call *call, const char *a, struct
                     place_name(at, here), b, place_name(place, there));
 }
 
+static attn_status check_aligned(const struct attn_call *call, const struct attn_placed *a)
+{
+    if ((uintptr_t)a->data % (uintptr_t)a->size == 0)
+        return ATTN_OK;
+    return attn_say(call->message, ATTN_INVALID_STRIDE,
+                    "%s: address 0x%llx is not a multiple of its entries' %lld bytes", a->name,
+                    (unsigned long long)(uintptr_t)a->data, (long long)a->size);
+}
+
 attn_status attn_find_place(const struct attn_call *call, const struct attn_placed *arrays,
                             int count, int32_t *device)
 {
@@ -73,7 +82,9 @@ attn_status attn_find_place(const struct attn_call *call, const struct attn_plac
             if (!arrays[n].data || arrays[n].anywhere != anywhere)
                 continue;
             const struct attn_place at = attn_place_of(arrays[n].data);
-            const attn_status status = attn_place_unknown(arrays[n].name, at, call->message);
+            attn_status status = check_aligned(call, &arrays[n]);
+            if (status == ATTN_OK)
+                status = attn_place_unknown(arrays[n].name, at, call->message);
             if (status != ATTN_OK)
                 return status;
             const bool goes = anywhere ? at.host || at.device == place.device

@@ -14,12 +14,13 @@
 struct attn_placed {
     const char *name;
     const void *data; /* null: not given */
+    int64_t size;     /* bytes of an entry as the call takes it: the address is a multiple */
     bool anywhere;    /* integers that are read: host memory goes with either place */
 };
 
 /* *device = the device that the call works on, or ATTN_HOST: where its arrays lie. Refuses those
- * that lie apart, and a device's memory where the context's backend works on the host's. Reads no
- * array. */
+ * that are not aligned or lie apart, and a device's memory where the context's backend works on the
+ * host's. Reads no array. */
 attn_status attn_find_place(const struct attn_call *call, const struct attn_placed *arrays,
                             int count, int32_t *device);
 

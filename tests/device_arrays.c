@@ -85,9 +85,9 @@ struct array *output(size_t bytes, size_t size)
     return a;
 }
 
-struct array *known_output(size_t bytes)
+struct array *known_output(size_t bytes, size_t size)
 {
-    struct array *a = output(bytes, 1);
+    struct array *a = output(bytes, size);
     if (!a->host) {
         void *data;
         a->host = test_alloc(0);

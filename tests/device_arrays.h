@@ -54,7 +54,7 @@ void *of(const struct array *a, bool device);
 
 struct array *numbers(attn_dtype type, int64_t n);       /* close to normal */
 struct array *output(size_t bytes, size_t size);
-struct array *known_output(size_t bytes);                /* not null even where it is empty */
+struct array *known_output(size_t bytes, size_t size); /* not null even where it is empty */
 struct array *integers32(int64_t n);                     /* 0, nowhere yet */
 
 /* Starts of b sequences of up to `most` tokens, some of none; nowhere yet. */

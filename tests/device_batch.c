@@ -172,7 +172,7 @@ void test_unpad(int64_t seed)
     const struct array *mask = draw_mask(b, s), *x = draw_rows(type, b * s, width);
     const int64_t total = count_kept(mask);
     const struct packing p = draw_packing(b, total);
-    const struct array *packed = known_output((size_t)(total * width * type_size(type)));
+    const struct array *packed = known_output((size_t)(total * width * type_size(type)), 1);
     attn_packing host = packing_of(&p, false), device = packing_of(&p, true);
     const attn_status h = attn_unpad(NULL, type, b, s, width, of(x, false), of(mask, false),
                                      of(packed, false), &host);
@@ -327,7 +327,7 @@ void test_positions(int64_t seed)
         ((int32_t *)offsets->host)[n] = (int32_t)(below(2000) - 1000);
     if (offsets)
         place(offsets, sizeof(int32_t), true);
-    const struct array *positions = known_output((size_t)total * sizeof(int64_t));
+    const struct array *positions = known_output((size_t)total * sizeof(int64_t), sizeof(int64_t));
     const attn_status h = attn_position_ids(NULL, b, of(cu, false), of(offsets, false),
                                             of(positions, false));
     begin_call(2);

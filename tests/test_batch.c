@@ -410,6 +410,9 @@ static void expect_wrong(const char *name, attn_status got, attn_status want, co
 
 #define WRONG(call, want) expect_wrong(#call, (call), (want), before)
 
+/* An address that is none of an entry. */
+static void *off(void *data, int bytes) { return (char *)data + bytes; }
+
 static void test_wrong_packings(const void *before)
 {
     attn_packing *const p = &w.answer.packing;
@@ -422,6 +425,13 @@ static void test_wrong_packings(const void *before)
     WRONG(attn_packing_from_lengths(NULL, 2, 4, w.long_lengths, p), ATTN_INVALID_LENGTHS);
     WRONG(attn_packing_from_lengths(NULL, 2, 4, w.negative, p), ATTN_INVALID_LENGTHS);
     WRONG(attn_packing_from_lengths(NULL, -2, 4, w.lengths, p), ATTN_INVALID_SHAPE);
+    WRONG(attn_packing_from_lengths(NULL, 2, 4, off(w.lengths, 2), p), ATTN_INVALID_STRIDE);
+    attn_packing q[] = {{.indices = off(w.positions, 4)},
+                        {.cu_seqlens = off(w.positions, 2)},
+                        {.lengths = off(w.positions, 1)}};
+    WRONG(attn_packing_from_mask(NULL, 2, 4, w.mask, &q[0]), ATTN_INVALID_STRIDE);
+    WRONG(attn_packing_from_mask(NULL, 2, 4, w.mask, &q[1]), ATTN_INVALID_STRIDE);
+    WRONG(attn_unpad(NULL, ATTN_F32, 2, 4, 2, w.x, w.mask, w.packed, &q[2]), ATTN_INVALID_STRIDE);
 }
 
 static void test_wrong_rows(const void *before)
@@ -444,6 +454,10 @@ static void test_wrong_rows(const void *before)
     WRONG(attn_gather(NULL, ATTN_F32, 8, 2, w.x, w.indices, -4, w.packed), ATTN_INVALID_SHAPE);
     WRONG(attn_gather(NULL, ATTN_F32, 8, 2, w.x, w.indices, 4, w.x), ATTN_INVALID_OVERLAP);
     WRONG(attn_gather(NULL, ATTN_F32, 8, 2, w.x, w.indices, 4, NULL), ATTN_INVALID_NULL);
+    WRONG(attn_gather(NULL, ATTN_F32, 8, 2, w.x, off(w.indices, 4), 4, w.packed),
+          ATTN_INVALID_STRIDE);
+    WRONG(attn_pad(NULL, ATTN_F32, 8, 2, w.x, off(w.indices, 1), 4, w.packed),
+          ATTN_INVALID_STRIDE);
 }
 
 static void test_wrong_gradients(const void *before)
@@ -464,6 +478,12 @@ static void test_wrong_gradients(const void *before)
     WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, NULL, 4, w.packed), ATTN_INVALID_NULL);
     WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, NULL, i, 4, w.packed), ATTN_INVALID_NULL);
     WRONG(attn_gather_backward(NULL, ATTN_F32, 8, 2, w.x, i, 0, NULL), ATTN_INVALID_NULL);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 6, 2, off(w.x, 2), i, 4, w.packed),
+          ATTN_INVALID_STRIDE);
+    WRONG(attn_gather_backward(NULL, ATTN_F32, 6, 2, w.x, i, 4, off(w.packed, 1)),
+          ATTN_INVALID_STRIDE);
+    WRONG(attn_gather_backward(NULL, ATTN_F16, 6, 2, w.x, off(w.indices, 2), 4, w.packed),
+          ATTN_INVALID_STRIDE);
 }
 
 /* An allocator with room for a context. */
@@ -505,6 +525,9 @@ static void test_wrong_positions(const void *before)
     WRONG(attn_position_ids(NULL, 2, w.cu, NULL, NULL), ATTN_INVALID_NULL);
     WRONG(attn_position_ids(NULL, 2, w.falls, NULL, w.positions), ATTN_INVALID_LENGTHS);
     WRONG(attn_position_ids(NULL, 2, w.late, NULL, w.positions), ATTN_INVALID_LENGTHS);
+    WRONG(attn_position_ids(NULL, 2, off(w.late, 2), NULL, w.positions), ATTN_INVALID_STRIDE);
+    WRONG(attn_position_ids(NULL, 2, w.cu, off(w.late, 1), w.positions), ATTN_INVALID_STRIDE);
+    WRONG(attn_position_ids(NULL, 2, w.cu, NULL, off(w.indices, 4)), ATTN_INVALID_STRIDE);
 }
 
 int main(void)

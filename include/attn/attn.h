@@ -491,7 +491,8 @@ ATTN_API attn_status attn_varlen(attn_context *context, attn_dtype dtype, int64_
  * stream, and nothing waits for it. Automatic choice and a context for ATTN_BACKEND_CUDA do so;
  * others take host memory only. Tensors in host memory are worked on there by any context.
  *
- * All arrays of a call lie in one memory. Indices, lengths and offsets that are only read may lie
+ * All arrays of a call lie in one memory. Those of numbers are aligned to their entries (rows that
+ * are only copied may lie anywhere). Indices, lengths and offsets that are only read may lie
  * in the host's all the same; they are checked then, and not looked at after the call. Those
  * on the device cannot be checked: lengths are clamped, and what names no row is left out. Working
  * memory comes from the device's stream-ordered allocator. Arrays whose size only the device knows

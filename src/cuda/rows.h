@@ -44,10 +44,10 @@ template <class T> KERNEL copy(GRID_CONSTANT const struct attn_cuda_copy c)
     const struct place p = place_of(c.spread);
     for (int64_t row = p.row; row < rows; row += p.step) {
         const int64_t source = attn_row_of(c.source, row, c.sources);
-        const T *const from = (const T *)c.from + source * c.spread.units;
+        const T *const from = source < 0 ? nullptr : (const T *)c.from + source * c.spread.units;
         T *const to = (T *)c.to + row * c.spread.units;
         for (int64_t n = p.lo; n < p.hi; n += p.lanes)
-            to[n] = source < 0 ? T() : from[n];
+            to[n] = from ? from[n] : T();
     }
 }
 
