@@ -225,7 +225,7 @@ typedef struct attn_side {
     int64_t page_size;     /* paged: tokens in a page, at least 1 */
     attn_index block_table; /* paged: [B, max_pages], numbers of pages, 0 to pages - 1: token t of
                                sequence b is row t % page_size of page [b, t / page_size]. Entries
-                               past the used length are never read; sequences may share pages */
+                               past the used length may hold anything; sequences may share pages */
     int64_t max_pages;     /* paged: entries of the table per sequence; a sequence has room for
                               max_pages * page_size tokens */
 } attn_side;
@@ -286,8 +286,8 @@ typedef struct attn_desc {
                                    more; more than nk is nk */
     attn_score_input block_mask; /* ATTN_BOOL over (sequence, query head, query block, key block),
                                    [B, Hq, ceil(Sq / block_q), ceil(Sk / block_k)]: 0 hides the
-                                   keys of a block, which are then never read. One map for all
-                                   sequences and heads: {data, ATTN_BOOL, 0, 0, its columns, 1} */
+                                   keys of a block. One map for all sequences and heads: {data,
+                                   ATTN_BOOL, 0, 0, its columns, 1} */
     int64_t block_q, block_k;   /* queries and keys to a block, at least 1 with block_mask */
 
     /* Dropout on the probabilities: Philox4x32-10 with the seed as key and the counter (j / 4, i,

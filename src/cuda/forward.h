@@ -85,7 +85,7 @@ struct attn_cuda_launch {
 struct attn_cuda_forward {
     int32_t count;
     struct attn_cuda_launch launch[ATTN_CUDA_LAUNCHES];
-    size_t workspace; /* bytes, aligned to 256; need not be cleared; ATTN_CUDA_TOO_MANY or more: it
+    size_t workspace; /* bytes, aligned to 64; need not be cleared; ATTN_CUDA_TOO_MANY or more: it
                          cannot be had */
     struct attn_cuda_form form[ATTN_CUDA_FORMS];
 };
