@@ -14,9 +14,9 @@ namespace prepare {
 enum { THREADS = 128 };
 
 struct words {
-    uint32_t word[ATTN_CUDA_PUT_BYTES / 4];
     uint32_t *to;
     int count;
+    uint32_t word[ATTN_CUDA_PUT_BYTES / 4];
 };
 
 KERNEL put(GRID_CONSTANT const struct words w)

@@ -157,6 +157,14 @@ auto emulated_addresses_of(T &argument, int) -> decltype(argument.form, argument
     return emulated_addresses_of(argument.p, 0L) > 0 ? offsetof(T, form) : 0;
 }
 
+/* prepare::words: what is put to the device's memory may be anything. */
+template <class T>
+auto emulated_addresses_of(T &argument, int) -> decltype(argument.word, size_t())
+{
+    (void)argument;
+    return offsetof(T, count);
+}
+
 template <class T> size_t emulated_addresses(T &argument)
 {
     return emulated_addresses_of(argument, 0);
