@@ -100,18 +100,27 @@ static const char *place_name(struct attn_place place, char text[32])
     return text;
 }
 
-/* A place, and what has been found there; null: nothing has. */
+/* A place; the first that has been found there, and the first that the host cannot reach; null:
+ * none has. */
 struct found {
     struct attn_place place;
-    const char *name;
+    const char *name, *far;
 };
 
-static attn_status conflict(struct attn_check_state *c, const struct attn_operand *o,
-                            struct attn_place at, const struct found *before)
+/* The operand, which lies at `at`, joins those that have been found. */
+static attn_status join(struct attn_check_state *c, const struct attn_operand *o,
+                        struct attn_place at, struct found *before)
 {
     char here[32], there[32];
-    return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", o->name,
-                    place_name(at, here), before->name, place_name(before->place, there));
+    if (before->name && at.device != before->place.device)
+        return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", o->name,
+                        place_name(at, here), before->name, place_name(before->place, there));
+    if (!before->name)
+        *before = (struct found){at, o->name, NULL};
+    if (!before->far && !at.host)
+        before->far = o->name;
+    before->place.host = !before->far;
+    return ATTN_OK;
 }
 
 /* Tensors lie in one place. Those without elements lie anywhere, and their addresses tell no more than
@@ -126,20 +135,19 @@ static attn_status check_tensor_places(struct attn_check_state *c, struct found 
         if (o->anywhere || (empty && (before->name || !computed)))
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
-        const attn_status status = attn_place_unknown(o->name, at, c->m);
+        attn_status status = attn_place_unknown(o->name, at, c->m);
         if (status != ATTN_OK)
             return status;
         if (empty) {
-            before->place = at;
+            *before = (struct found){at, NULL, at.host ? NULL : o->name};
             continue;
         }
         if (!computed && !at.host)
             return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in %s, and this call is for host "
                             "memory", o->name, place_name(at, here));
-        if (before->name && at.device != before->place.device)
-            return conflict(c, o, at, before);
-        const bool host = at.host && (!before->name || before->place.host); /* all of them */
-        *before = (struct found){{at.device, host, NULL}, o->name};
+        status = join(c, o, at, before);
+        if (status != ATTN_OK)
+            return status;
     }
     return ATTN_OK;
 }
@@ -152,27 +160,28 @@ static attn_status check_array_places(struct attn_check_state *c, struct found *
         if (!o->anywhere || attn_bytes_reach(&o->bytes) == 0)
             continue;
         const struct attn_place at = attn_place_of((const void *)o->bytes.base);
-        const attn_status status = attn_place_unknown(o->name, at, c->m);
+        attn_status status = attn_place_unknown(o->name, at, c->m);
         if (status != ATTN_OK)
             return status;
         if (at.host)
             continue;
-        if (before->name && at.device != before->place.device)
-            return conflict(c, o, at, before);
-        if (!before->name)
-            *before = (struct found){at, o->name};
+        status = join(c, o, at, before);
+        if (status != ATTN_OK)
+            return status;
     }
     return ATTN_OK;
 }
 
 attn_status attn_check_places(struct attn_check_state *c)
 {
-    struct found found = {{ATTN_HOST, true, NULL}, NULL};
+    struct found found = {{ATTN_HOST, true, NULL}, NULL, NULL};
     attn_status status = check_tensor_places(c, &found);
     if (status == ATTN_OK)
         status = check_array_places(c, &found);
-    if (c->p)
+    if (c->p) {
         c->p->place = found.place;
+        c->p->far = found.far;
+    }
     return status;
 }
 

@@ -47,19 +47,11 @@ static const struct attn_backend_ops *find_backend(attn_backend id)
 static void ask(const struct attn_backend_ops *backend, const struct attn_settings *s,
                 const struct attn_problem *p, struct attn_plan *plan)
 {
-    int unread = 0;
     memset(plan, 0, sizeof *plan);
-    while (unread < ATTN_ARRAYS && !(p->unread & ATTN_BIT(unread)))
-        unread++;
     if (!backend->device && !p->place.host)
         attn_plan_refuse(plan, ATTN_UNSUPPORTED,
-                         "q: lies in memory of device %d, which the %s backend cannot read",
-                         (int)p->place.device, attn_backend_name(backend->id));
-    else if (!backend->device && unread < ATTN_ARRAYS)
-        attn_plan_refuse(plan, ATTN_UNSUPPORTED,
                          "%s: lies in memory of device %d, which the %s backend cannot read",
-                         attn_array_name((enum attn_array)unread), (int)p->place.device,
-                         attn_backend_name(backend->id));
+                         p->far, (int)p->place.device, attn_backend_name(backend->id));
     else
         backend->plan(s, p, plan);
 }

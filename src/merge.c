@@ -117,11 +117,13 @@ static attn_status check_part(struct attn_block_check *k, const struct result *r
     return status;
 }
 
-/* Each part with the outputs alone: parts may share memory, and there is no limit to them. */
+/* Each part with the outputs alone: parts may share memory, and there is no limit to them. The
+ * place is that of all. */
 static attn_status check_parts(struct attn_block_check *k, const struct result *out,
                                const struct result *lse, const attn_merge_desc *d)
 {
     const int32_t outputs = k->c.count;
+    bool host = true;
     attn_status status = check_plain(k, out, d->part_out[0].data);
     if (status == ATTN_OK)
         status = check_plain(k, lse, d->part_lse[0].data);
@@ -135,6 +137,9 @@ static attn_status check_parts(struct attn_block_check *k, const struct result *
             status = check_part(k, lse, lse_name, d->part_lse[n]);
         if (status == ATTN_OK)
             status = attn_check_overlap(&k->c);
+        host = host && k->problem.place.host;
+        if (k->problem.place.device != ATTN_HOST)
+            k->problem.place.host = host;
     }
     return status;
 }

@@ -76,7 +76,7 @@ attn_status attn_find_place(const struct attn_call *call, const struct attn_plac
                             int count, int32_t *device)
 {
     struct attn_place place = {ATTN_HOST, true, NULL};
-    const char *first = NULL;
+    const char *first = NULL, *far = NULL; /* far: the first that the host cannot reach */
     for (int anywhere = 0; anywhere < 2; anywhere++)
         for (int n = 0; n < count; n++) {
             if (!arrays[n].data || arrays[n].anywhere != anywhere)
@@ -94,8 +94,10 @@ attn_status attn_find_place(const struct attn_call *call, const struct attn_plac
             if (!first)
                 place = at;
             first = first ? first : arrays[n].name;
+            far = far || at.host ? far : arrays[n].name;
+            place.host = !far;
         }
-    return attn_settle_place(call, first ? first : "", place, device);
+    return attn_settle_place(call, far ? far : first ? first : "", place, device);
 }
 
 bool attn_is_known(const void *data, int32_t device)

@@ -143,7 +143,8 @@ struct attn_dropout {
 struct attn_problem {
     attn_pass pass;
     attn_dtype dtype; /* of q, k, v and out */
-    struct attn_place place; /* of the tensors */
+    struct attn_place place; /* of the tensors; the host's where it is that of all arguments */
+    const char *far;         /* else the name of one that the host cannot reach */
     int64_t batch, heads_q, heads_kv;
     int64_t group; /* heads_q / heads_kv; 0 if there are no heads */
     int64_t head_dim, head_dim_v;

@@ -76,7 +76,7 @@ static attn_status append_few(attn_context *c)
 
 static attn_status merge_few(attn_context *c)
 {
-    const attn_input outs[2] = {{few.x, ATTN_F32, 0, 0, 0}, {few.x, ATTN_F32, 0, 0, 0}};
+    const attn_input outs[2] = {{few.x, ATTN_F32, 0, 0, 0}, {few.out, ATTN_F32, 0, 0, 0}};
     const attn_input lses[2] = {{few.lse, ATTN_F32, 0, 0, 0}, {few.lse, ATTN_F32, 0, 0, 0}};
     attn_merge_desc d = attn_merge_desc_init();
     d.batch = B;
@@ -206,6 +206,22 @@ static void test_backends(void)
     }
 }
 
+/* What the host can read of a call but for one array is not for the host. */
+static void test_partly_managed(void)
+{
+    for (int n = 0; n < CALLS; n++)
+        for (int i = 0; i < INPUTS; i++) {
+            if (taken[n][i] == '.')
+                continue;
+            fill_few();
+            own_few(n, 0, 1);
+            emulated_own(arrays[i].data, arrays[i].bytes, 0, 0);
+            expect_refused("managed memory, but one array", ATTN_BACKEND_CPU, n, ATTN_UNSUPPORTED,
+                           "memory of device 0");
+            own_few(n, -1, 0);
+        }
+}
+
 /* Managed memory that work on the stream is still to write is not read before. */
 static void test_pending(void)
 {
@@ -315,6 +331,7 @@ void test_places(void)
 {
     test_mixtures();
     test_backends();
+    test_partly_managed();
     test_pending();
     test_devices();
     test_failures();

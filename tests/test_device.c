@@ -229,7 +229,8 @@ static void test_backward(void)
 static void test_lengths(void)
 {
     static float bias[HQ * 5 * 17];
-    static int32_t at[B + 1];
+    static int32_t at[B + 1], docs[TK];
+    int32_t starts[B + 1];
     attn_desc d = desc();
     size_t whole = 0, bytes = 0;
 
@@ -243,6 +244,13 @@ static void test_lengths(void)
     move(0, 1);
     expect_refused("lengths, cpu", ATTN_BACKEND_CPU, &d, ATTN_UNSUPPORTED,
                    "key.cu_seqlens: lies in memory of device 0, which the cpu");
+    d.query_docs.data = d.key_docs.data = docs;
+    d.key.cu_seqlens.data = memcpy(starts, cu_k, sizeof starts);
+    emulated_own(docs, sizeof docs, 0, 0);
+    expect_refused("documents, cpu", ATTN_BACKEND_CPU, &d, ATTN_UNSUPPORTED,
+                   "query_docs: lies in memory of device 0, which the cpu");
+    emulated_own(docs, sizeof docs, -1, 0);
+    d = desc();
     move(0, 0);
     expect_result("lengths of keys", ATTN_BACKEND_AUTO, &d);
     emulated_own(cu_q, sizeof cu_q, 0, 0);

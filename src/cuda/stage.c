@@ -393,7 +393,8 @@ static struct attn_problem moved(const struct attn_problem *p, char *at, bool so
     }
     made.query.used64 |= has_made_lengths(p, &p->query);
     made.key.used64 |= has_made_lengths(p, &p->key);
-    made.probs_user = NULL; /* the caller's own, and nothing to kernels */
+    made.probs_user = NULL; /* the host's own, and nothing to kernels */
+    made.far = NULL;
     return made;
 }
 
