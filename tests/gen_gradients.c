@@ -85,7 +85,7 @@ static void holes(struct problem *p, struct rng *r)
     static const int power[] = {[ATTN_F32] = 60, [ATTN_F64] = 550, [ATTN_BF16] = 60};
     static const int near[] = {[ATTN_F32] = 60, [ATTN_F64] = 460, [ATTN_BF16] = 60};
     const bool scaled = rng_chance(r, 50);
-    const int lift = scaled ? 30 : 0;
+    const int lift = scaled ? 30 : 0, share = rng_chance(r, 50) ? 30 : 90;
     const struct tensor *t = &p->k;
     const double far = ldexp(p->scale < 0 ? 1 : -1, scaled ? near[p->dtype] : 2 * power[p->dtype]);
 
@@ -103,7 +103,7 @@ static void holes(struct problem *p, struct rng *r)
                 const int64_t at = tensor_at(t, &p->key, b, j, g);
                 if (p->buffers[t->buffer].role[at] != ROLE_UNSEEN)
                     element_set(p->dtype, p->buffers[t->buffer].image, at,
-                                rng_chance(r, 30) ? far : 0);
+                                rng_chance(r, share) ? far : 0);
             }
     }
 }
