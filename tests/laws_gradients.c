@@ -276,11 +276,45 @@ static void one_key(struct law *l, const struct batch *drawn, struct rng *r)
     batch_free(&n);
 }
 
+/* Where an infinite sink takes all of a row, its dout and out matter to nobody. */
+static void sink_takes_all(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    struct batch n = batch_copy(drawn);
+    struct result x;
+    struct judge j;
+    char why[LINE];
+
+    l->name = "infinite sink";
+    law_refill(&n, r);
+    for (int64_t b = 0; b < n.count; b++) {
+        struct truth_seq *s = &n.seq[b];
+        if (!s->sink) {
+            s->sink = test_alloc((size_t)s->hq * sizeof *s->sink);
+            for (int64_t h = 1; h < s->hq; h++)
+                s->sink[h] = -INFINITY; /* none */
+        }
+        s->sink[0] = INFINITY;
+    }
+    batch_results(&n);
+    for (int64_t b = 0; b < n.count; b++)
+        for (int64_t c = 0; c < n.seq[b].nq * n.seq[b].dv; c++)
+            n.seq[b].dout[c] = n.seq[b].out[c] = NAN;
+    judge_open(&j, &n, l->o->orders);
+    if (law_run(l, &n, &packed, &x)) {
+        law_says(l, judge_result(&j, &x, NULL, why, sizeof why), why);
+        result_free(&x);
+    }
+    judge_close(&j);
+    batch_free(&n);
+}
+
 void law_gradients(struct law *l, const struct batch *drawn, struct rng *r)
 {
     doubled(l, drawn, r);
     values_sum(l, drawn, r);
     if (l->drawn->seed % EACH == 0)
         added(l, drawn, r);
+    if (l->drawn->seed % EACH == 1)
+        sink_takes_all(l, drawn, r);
     one_key(l, drawn, r);
 }
