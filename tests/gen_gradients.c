@@ -143,8 +143,7 @@ void gen_gradient_values(struct problem *p, struct rng *r)
 {
     static const enum kind kinds[] = {NORMAL, NORMAL, NORMAL, NORMAL, INTEGERS, SPARSE, LARGE, TINY,
                                       NOT_FINITE};
-    const enum kind kind = p->smooth ? NORMAL : (enum kind)RNG_PICK(r, kinds);
-    const bool spoilt = kind == NOT_FINITE && p->has_dlse && rng_chance(r, 50);
+    enum kind kind = p->smooth ? NORMAL : (enum kind)RNG_PICK(r, kinds);
     const bool tiny = p->scale != 0 && fabs(p->scale) < 0x1p-120 &&
                       strcmp(p->values, "integers") == 0;
     double scale = 1;
@@ -161,7 +160,10 @@ void gen_gradient_values(struct problem *p, struct rng *r)
         (p->scale == 0 || (fabs(p->scale) > 0x1p-90 && fabs(p->scale) < 0x1p90))) {
         p->values = "holes";
         holes(p, r);
+        if (rng_chance(r, 40)) /* which does not show where scores are -inf */
+            kind = NOT_FINITE;
     }
+    const bool spoilt = kind == NOT_FINITE && p->has_dlse && rng_chance(r, 50);
     fill(p, &p->dout, spoilt ? NORMAL : kind, scale, r);
     if (p->has_dlse)
         fill(p, &p->dlse, kind == NOT_FINITE && !spoilt ? NORMAL : kind, scale, r);
