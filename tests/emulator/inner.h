@@ -37,6 +37,7 @@ struct thread {
     char *stack;
     int index;
     block *home;
+    uint64_t rank = 0; /* in orders by rank: of those that can go on the highest does */
     const char *waits_for = nullptr; /* null: it can go on */
     int number = 0, parity = 0;      /* of the barrier; where the mbarrier is */
     bool done = false;
@@ -92,7 +93,7 @@ struct event {
 struct machine {
     const launch *l;
     const std::function<void()> *kernel;
-    std::vector<thread *> ready;
+    std::vector<thread *> ready; /* a heap in orders by rank */
     std::vector<event> events;
     thread *current;
     bool landing; /* an event of current's is: nobody runs */

@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "emulator/inner.h"
 
 namespace emulator {
@@ -28,10 +30,21 @@ uint64_t draw()
     return z ^ z >> 31;
 }
 
+static bool is_by_rank() { return m.l->seed / 2 % 2 == 1; }
+
+static bool ranks_lower(const thread *a, const thread *b) { return a->rank < b->rank; }
+
+static void make_ready(thread *t)
+{
+    m.ready.push_back(t);
+    if (is_by_rank())
+        std::push_heap(m.ready.begin(), m.ready.end(), ranks_lower);
+}
+
 void wake(thread *t)
 {
     t->waits_for = nullptr;
-    m.ready.push_back(t);
+    make_ready(t);
 }
 
 void wait(const char *what, int number, int parity)
@@ -80,6 +93,8 @@ std::unique_ptr<block> block_begin(int index)
     b->shared = (char *)map_guarded(m.l->shared_bytes, 128);
     b->left = m.l->threads;
     b->registers = 0;
+    const bool by_thread = m.l->seed / 4 % 4 == 3;
+    uint64_t rank = 0;
     for (int i = 0; i < m.l->threads; i++) {
         thread &t = b->threads[(size_t)i];
         if (m.stacks.empty())
@@ -90,7 +105,10 @@ std::unique_ptr<block> block_begin(int index)
         t.home = b.get();
         b->warps[(size_t)i / LANES].registers = first_registers(m.l->threads);
         fiber_begin(&t.flow, t.stack, t.stack + STACK, body);
-        m.ready.push_back(&t);
+        if (by_thread || i % LANES == 0)
+            rank = draw() & ~UINT64_C(63);
+        t.rank = rank + (uint64_t)(LANES - i % LANES);
+        make_ready(&t);
     }
     return b;
 }
@@ -126,9 +144,15 @@ std::string waiting(const std::vector<std::unique_ptr<block>> &blocks)
     return text;
 }
 
-/* The next to go on: in order, or any. */
+/* The next to go on: in order, any, or the highest in rank. */
 thread *take_ready()
 {
+    if (is_by_rank()) {
+        std::pop_heap(m.ready.begin(), m.ready.end(), ranks_lower);
+        thread *const highest = m.ready.back();
+        m.ready.pop_back();
+        return highest;
+    }
     const size_t n = m.l->seed ? (size_t)(draw() % m.ready.size()) : 0;
     thread *const t = m.ready[n];
     m.ready.erase(m.ready.begin() + (ptrdiff_t)n);

@@ -21,7 +21,9 @@ struct launch {
     int blocks;          /* in the grid */
     int threads;         /* of a block, a multiple of 32 */
     size_t shared_bytes;
-    uint64_t seed = 0;   /* 0: threads take turns in their order, and copies land late */
+    uint64_t seed = 0;   /* 0: threads take turns in their order, and copies land late. Of others
+                            even ones have copies land at any time; those whose half is odd have
+                            some warps, or threads, go before others all the time */
     int blocks_at_once = 2;
 };
 
