@@ -88,17 +88,41 @@ static int64_t work_of(const struct problem *p)
     return pairs * p->hq * (p->d + p->dv);
 }
 
+/* More than two tiles of keys, and mostly one tile of rows. */
+static void draw_many_keys(struct problem *p, struct rng *r)
+{
+    static const int16_t dims[] = {8, 16, 40, 63, 64, 64, 64, 65, 96, 128, 128, 160, 256};
+    static const int8_t groups[] = {1, 1, 2, 3, 8};
+    const int64_t group = RNG_PICK(r, groups);
+
+    p->hkv = 1 + rng_below(r, 2);
+    p->hq = p->hkv * group;
+    p->tell_hkv = p->tell_dv = true;
+    p->d = RNG_PICK(r, dims);
+    p->dv = rng_chance(r, 70) ? p->d : RNG_PICK(r, dims);
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t rows = rng_chance(r, 85) ? 17 + rng_below(r, 90) : rng_below(r, 260);
+        p->query.used[b] = (rows + group - 1) / group;
+        p->key.used[b] = rng_chance(r, 85) ? 258 + rng_below(r, 800) : draw_length(r, 300);
+    }
+}
+
 static void draw_shape(struct problem *p, struct rng *r)
 {
     static const int16_t mosts[] = {2, 17, 17, 65, 65, 130, 130, 300, 300, 1100};
     const int64_t whole = rng_chance(r, 90) ? 1000000 : rng_chance(r, 80) ? 5000000 : 30000000;
-    const int64_t limit = p->smooth ? 6000 : p->backward ? whole / 4 : whole;
+    const int64_t most_work = p->many_keys && whole < 5000000 ? 5000000 : whole;
+    const int64_t limit = p->smooth ? 6000 : p->backward ? whole / 4 : most_work;
     const int64_t drawn = RNG_PICK(r, mosts), most = p->smooth && drawn > 17 ? 17 : drawn;
 
-    p->batch = rng_chance(r, 3) ? 0 : 1 + rng_below(r, 6);
+    p->batch = rng_chance(r, 3) ? 0 : 1 + rng_below(r, p->many_keys ? 3 : 6);
     p->query.packed = rng_chance(r, 50);
     p->key.packed = rng_chance(r, 70) ? p->query.packed : !p->query.packed;
     do {
+        if (p->many_keys) {
+            draw_many_keys(p, r);
+            continue;
+        }
         draw_heads(p, r);
         draw_used(p, &p->query, rng_chance(r, 15) ? 4 : most, r);
         draw_used(p, &p->key, rng_chance(r, 10) ? 4 : most, r);
@@ -107,7 +131,7 @@ static void draw_shape(struct problem *p, struct rng *r)
     } while (work_of(p) > limit);
     draw_room(p, &p->query, r);
     draw_room(p, &p->key, r);
-    if (p->query.packed == p->key.packed && rng_chance(r, 45)) {
+    if (p->query.packed == p->key.packed && !p->many_keys && rng_chance(r, 45)) {
         const struct side key = p->key;
         p->key = p->query; /* self-attention: both sides are the same tokens */
         if (work_of(p) > 2 * limit)
@@ -183,7 +207,7 @@ static void draw_key_mask(struct problem *p, struct rng *r)
 {
     const int64_t extra = rng_chance(r, 30) ? rng_below(r, 20) : 0;
 
-    p->has_key_mask = rng_chance(r, 35);
+    p->has_key_mask = rng_chance(r, p->many_keys ? 15 : 35);
     p->key_mask_stride = p->key.seqlen + extra;
     p->key_mask_given = extra || rng_chance(r, 50) ? p->key_mask_stride : 0;
     if (!p->has_key_mask)
@@ -206,7 +230,7 @@ static void draw_half_type(struct problem *p)
 {
     struct rng r = rng_seeded(p->seed ^ UINT64_C(0x16));
 
-    if (rng_chance(&r, 33))
+    if (p->many_keys || rng_chance(&r, 33))
         p->dtype = rng_chance(&r, 50) ? ATTN_F16 : ATTN_BF16;
 }
 
@@ -214,7 +238,7 @@ static void generate(struct problem *p, uint64_t seed)
 {
     struct rng r = rng_seeded(seed), more = rng_seeded(seed ^ UINT64_C(0xfea7));
     struct rng back = rng_seeded(seed ^ UINT64_C(0xbacc));
-    const bool features = rng_chance(&more, 55);
+    const bool features = rng_chance(&more, p->many_keys ? 30 : 55);
 
     p->seed = seed;
     p->plain = true;
@@ -248,6 +272,13 @@ static void generate(struct problem *p, uint64_t seed)
 void gen_problem(struct problem *p, uint64_t seed)
 {
     memset(p, 0, sizeof *p);
+    generate(p, seed);
+}
+
+void gen_many_keys(struct problem *p, uint64_t seed)
+{
+    memset(p, 0, sizeof *p);
+    p->many_keys = true;
     generate(p, seed);
 }
 

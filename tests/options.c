@@ -5,20 +5,21 @@
 #include <string.h>
 
 #include "compare.h"
+#include "gen.h"
 #include "report.h"
 #include "run.h"
 
 static void usage(const char *name)
 {
     fprintf(stderr, "usage: %s [--seed N] [--count N] [--long] [--backend NAME] [--isa NAME] "
-                    "[--threads N] [--orders N] [-v]\n", name);
+                    "[--threads N] [--orders N] [--many-keys] [-v]\n", name);
     exit(2);
 }
 
 struct options options_parse(int argc, char **argv, const char *name, int64_t count)
 {
     struct options o = {.program = name, .seed = 1, .count = count, .threads = 1,
-                        .orders = BUDGET_ORDERS};
+                        .orders = BUDGET_ORDERS, .gen = gen_problem};
     bool counted = false;
 
     for (int n = 1; n < argc; n++) {
@@ -27,6 +28,8 @@ struct options options_parse(int argc, char **argv, const char *name, int64_t co
             o.lengthy = true;
         } else if (strcmp(word, "-v") == 0) {
             o.verbose = true;
+        } else if (strcmp(word, "--many-keys") == 0) {
+            o.gen = gen_many_keys;
         } else if (n + 1 == argc) {
             usage(name);
         } else if (strcmp(word, "--seed") == 0) {
@@ -127,7 +130,8 @@ void targets_close(struct target *list, int count)
 const char *run_line(const struct options *o, const struct problem *p, const struct target *t,
                      char *line, size_t size)
 {
-    snprintf(line, size, "%s --seed %llu --backend %s%s%s", o->program,
-             (unsigned long long)p->seed, t->name, t->isa ? " --isa " : "", t->isa ? t->isa : "");
+    snprintf(line, size, "%s%s --seed %llu --backend %s%s%s", o->program,
+             o->gen == gen_many_keys ? " --many-keys" : "", (unsigned long long)p->seed, t->name,
+             t->isa ? " --isa " : "", t->isa ? t->isa : "");
     return line;
 }

@@ -140,6 +140,7 @@ struct problem {
 
     bool backward; /* a call of attn_backward: out and lse are inputs */
     bool smooth;   /* small, f64, without jumps: for differences */
+    bool many_keys; /* for few rows, in a 16-bit type: tile after tile of keys */
     bool has_dlse, has_dbias, has_dsink;
     struct tensor dout, dlse, dsink;
     struct tensor grad_q, grad_k, grad_v; /* dq, dk and dv */

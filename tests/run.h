@@ -15,10 +15,12 @@ struct options {
     const char *backend, *isa; /* null: all */
     int32_t threads;
     int orders;
+    void (*gen)(struct problem *p, uint64_t seed); /* forward problems */
 };
 
 /* --seed N (with --count 1 unless told), --count N, --long (20 times as many), --backend NAME,
- * --isa NAME, --threads N, --orders N (see compare.h), -v. Ends the program on anything else. */
+ * --isa NAME, --threads N, --orders N (see compare.h), --many-keys (problems of
+ * gen_many_keys()), -v. Ends the program on anything else. */
 struct options options_parse(int argc, char **argv, const char *name, int64_t count);
 
 /* A backend, with an instruction set where it has several. */

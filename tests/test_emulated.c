@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The cuda backend on emulated devices against the truth, on those of the matrix' random problems
- * that it offers to compute; and on some whose keys are so many that they are split over blocks. */
+ * that it offers to compute; on some whose keys are so many that they are split over blocks; and on
+ * some that kernels of capability 9.0 are for. */
 #include "emulator/runtime.h"
 #include "gen.h"
 #include "matrix.h"
@@ -31,27 +32,43 @@ static bool is_split(const struct problem *p)
     return any;
 }
 
-/* Every other one is for a device with little shared memory, as of capability 8.6. */
-static void gen_that(struct problem *p, uint64_t seed, bool (*is)(const struct problem *p))
-{
-    static const struct emulated_machine small = {2, 86, 99 << 10}, large = {2, 90, 227 << 10};
+static const struct emulated_machine small = {2, 86, 99 << 10}, large = {2, 90, 227 << 10};
 
-    emulated_set_machine(seed / 2 % 2 ? small : large);
+static void gen_that(struct problem *p, uint64_t seed, void (*gen)(struct problem *, uint64_t),
+                     bool (*is)(const struct problem *p))
+{
     for (uint64_t n = seed;; n += UINT64_C(1) << 32) {
-        gen_problem(p, n);
+        gen(p, n);
         if (is_offered(p) && (!is || is(p)))
             return;
         problem_free(p);
     }
 }
 
-static void gen_offered(struct problem *p, uint64_t seed) { gen_that(p, seed, NULL); }
-static void gen_split(struct problem *p, uint64_t seed) { gen_that(p, seed, is_split); }
+/* Every other one is for a device with little shared memory, as of capability 8.6. */
+static void gen_offered(struct problem *p, uint64_t seed)
+{
+    emulated_set_machine(seed / 2 % 2 ? small : large);
+    gen_that(p, seed, gen_problem, NULL);
+}
+
+static void gen_split(struct problem *p, uint64_t seed)
+{
+    emulated_set_machine(seed / 2 % 2 ? small : large);
+    gen_that(p, seed, gen_problem, is_split);
+}
+
+static void gen_long(struct problem *p, uint64_t seed)
+{
+    emulated_set_machine(large);
+    gen_that(p, seed, gen_many_keys, NULL);
+}
 
 int main(int argc, char **argv)
 {
     static const struct pass any = {gen_offered, attn_forward};
     static const struct pass split = {gen_split, attn_forward};
+    static const struct pass many = {gen_long, attn_forward};
     struct options o = options_parse(argc, argv, "emulated", 250);
     struct target targets[MOST_TARGETS];
 
@@ -63,6 +80,7 @@ int main(int argc, char **argv)
         matrix(&o, targets, count, &any);
         o.count = (o.count + 9) / 10;
         matrix(&o, targets, count, &split);
+        matrix(&o, targets, count, &many);
     } else {
         report_fail("%d targets, not an emulated device", count);
     }

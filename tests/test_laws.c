@@ -483,7 +483,7 @@ int main(int argc, char **argv)
     report_begin(o.program);
     const int count = targets_open(targets, &o);
     for (int64_t n = 0; n < o.count; n++) {
-        gen_problem(&p, o.seed + (uint64_t)n);
+        o.gen(&p, o.seed + (uint64_t)n);
         check_problem(&o, targets, count, &p);
         problem_free(&p);
         gen_backward(&p, o.seed + (uint64_t)n);

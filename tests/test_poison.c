@@ -317,7 +317,7 @@ static void check_seed(const struct options *o, uint64_t seed, struct target *ta
     struct judge j;
     struct rng r = rng_seeded(~seed);
 
-    gen_problem(&p, seed);
+    o->gen(&p, seed);
     struct batch n = batch_of(&p);
     judge_open(&j, &n, o->orders);
     for (int t = 0; t < count; t++)

@@ -38,8 +38,16 @@ struct failure {
     cudaError_t error;
 };
 
+emulated_machine first_machine()
+{
+    const char *const capability = getenv("EMULATED_CAPABILITY");
+    if (capability && strcmp(capability, "90") == 0)
+        return {2, 90, 232448};
+    return {2, 80, 166912};
+}
+
 struct state {
-    emulated_machine machine = {2, 80, 166912};
+    emulated_machine machine = first_machine();
     bool used = false; /* a primary context exists */
     bool own = false;  /* a context that is none */
     bool hidden = false; /* allocations, but from work */

@@ -89,7 +89,9 @@ struct emulated_machine {
     int capability; /* 80, 86, 90 */
     int shared_bytes; /* of a block, at most */
 };
-void emulated_set_machine(struct emulated_machine m); /* at first {2, 80, 166912} */
+/* At first {2, 80, 166912}, or what EMULATED_CAPABILITY=90 in the environment asks for: {2, 90,
+ * 232448}. */
+void emulated_set_machine(struct emulated_machine m);
 
 /* Marks [data, data + bytes) as memory of a device, or, device -1, as the host's again. Managed
  * memory is the device's and the host's. */
