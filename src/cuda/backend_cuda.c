@@ -80,7 +80,7 @@ static const struct attn_cuda_pair *pick(struct attn_plan *plan, const struct at
 {
     if (!attn_plan_offers(plan, p, OFFERED, "cuda"))
         return NULL;
-    const struct attn_cuda_pair *pair = attn_cuda_pick(p, d->shared_bytes);
+    const struct attn_cuda_pair *pair = attn_cuda_pick(p, d->capability, d->shared_bytes);
     if (!pair) {
         attn_plan_refuse(plan, ATTN_UNSUPPORTED,
                          "head_dim: %" PRId64 ", no kernel for %s fits the %d bytes of shared memory "

@@ -15,6 +15,7 @@ enum {
     COMBINE_THREADS = 128,
     COMBINE_ROWS = 16   /* for a block: few blocks, as most sequences may not be split */
 };
+#define MOST_STRIDE (INT64_C(1) << 38) /* elements of a map's axis: of it, not more bytes than 2^40 */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -41,18 +42,43 @@ static const struct attn_cuda_pair *table_of(attn_dtype t)
     }
 }
 
-static int64_t shared_of(const struct attn_cuda_pair *pair)
+/* Null: none that makes more of the capability. */
+static const struct attn_cuda_pair *better_table_of(attn_dtype t, int32_t capability)
 {
-    return max64(pair->form[ATTN_CUDA_SHORT].shared, pair->form[ATTN_CUDA_TALL].shared);
+#if ATTN_HAVE_SM90
+    if (capability == 90 && t == ATTN_F16)
+        return attn_cuda_f16_sm90;
+    if (capability == 90 && t == ATTN_BF16)
+        return attn_cuda_bf16_sm90;
+#else
+    (void)t;
+    (void)capability;
+#endif
+    return NULL;
 }
 
-const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int64_t shared)
+static int64_t shared_of(const struct attn_cuda_pair *pair)
 {
-    const int64_t d = max64(p->head_dim, p->head_dim_v);
-    for (const struct attn_cuda_pair *pair = table_of(p->dtype); pair->name; pair++)
+    return max64(pair->form[ATTN_CUDA_SHORT]->shared, pair->form[ATTN_CUDA_TALL]->shared);
+}
+
+/* The first pair of a table, which may be null, that does. */
+static const struct attn_cuda_pair *find_pair(const struct attn_cuda_pair *table, int64_t d,
+                                              int64_t shared)
+{
+    for (const struct attn_cuda_pair *pair = table; pair && pair->name; pair++)
         if (shared_of(pair) <= shared && (pair->head_dim == 0 || d <= pair->head_dim))
             return pair;
     return NULL;
+}
+
+const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int32_t capability,
+                                            int64_t shared)
+{
+    const int64_t d = max64(p->head_dim, p->head_dim_v);
+    const struct attn_cuda_pair *const better =
+        find_pair(better_table_of(p->dtype, capability), d, shared);
+    return better ? better : find_pair(table_of(p->dtype), d, shared);
 }
 
 /* Keys, or rows, of all sequences together at most. */
@@ -98,10 +124,12 @@ static void place_form(const struct attn_problem *p, struct attn_cuda_form *f, s
                 times(p->head_dim_v + 2, real)));
 }
 
-static void add(struct attn_cuda_forward *f, attn_cuda_function function, int64_t blocks,
-                int32_t threads, int32_t shared, int32_t which)
+static struct attn_cuda_launch *add(struct attn_cuda_forward *f, attn_cuda_function function,
+                                    int64_t blocks, int32_t threads, int32_t shared, int32_t which)
 {
-    f->launch[f->count++] = (struct attn_cuda_launch){function, blocks, threads, shared, which};
+    struct attn_cuda_launch *const l = &f->launch[f->count++];
+    *l = (struct attn_cuda_launch){function, blocks, threads, shared, which, 0};
+    return l;
 }
 
 /* Whether a sequence of this form may be there. */
@@ -122,7 +150,7 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
 
     memset(f, 0, sizeof *f);
     for (int n = 0; n < ATTN_CUDA_FORMS; n++)
-        bound_form(p, &pair->form[n], n, &f->form[n]);
+        bound_form(p, pair->form[n], n, &f->form[n]);
     for (int n = 0; n < ATTN_CUDA_FORMS; n++) {
         struct attn_cuda_form *form = &f->form[n];
         if (!may_be(p, f->form, n) || p->batch == 0 || p->heads_kv == 0)
@@ -135,16 +163,45 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
     if (listed)
         add(f, attn_cuda_list, ATTN_CUDA_FORMS, LIST_THREADS, LIST_SHARED, 0);
     for (int n = 0; n < ATTN_CUDA_FORMS; n++) {
-        const struct attn_cuda_instance *k = &pair->form[n];
+        const struct attn_cuda_instance *k = pair->form[n];
         if (f->form[n].most > 0)
             add(f, k->function,
                 times(times(f->form[n].most, p->heads_kv), parts_of(p->head_dim_v, k->columns)),
-                k->threads, k->shared, n);
+                k->threads, k->shared, n)
+                ->box_keys = k->boxes ? k->keys : 0;
     }
     if (combined > 0)
         add(f, attn_cuda_combine[p->dtype],
             times(times(p->batch, p->heads_kv), parts_of(combined, COMBINE_ROWS)),
             COMBINE_THREADS, 0, 0);
+}
+
+/* A map of keys or values, `width` wide, in boxes of `keys` of them; false: there is none. */
+static bool make_boxes(const struct attn_problem *p, const struct attn_view *v, int64_t width,
+                       int32_t keys, struct attn_cuda_tensor_map *map)
+{
+    const struct attn_axis *a = &p->key;
+    const int64_t size[] = {width, a->cu ? a->rows : a->room, p->heads_kv, a->cu ? 1 : p->batch};
+    const int64_t stride[] = {v->token, v->head, v->batch};
+    struct attn_cuda_tensor t = {.data = v->data,
+                                 .rank = 4,
+                                 .element_size = (int32_t)attn_dtype_size(p->dtype),
+                                 .swizzle = ATTN_CUDA_SWIZZLE_128,
+                                 .box = {ATTN_CUDA_BOX, (uint32_t)keys, 1, 1}};
+    if (a->table)
+        return false;
+    for (int n = 0; n < t.rank; n++) {
+        if (size[n] < 1 || size[n] > INT32_MAX) /* coordinates have 32 bits */
+            return false;
+        t.size[n] = (uint64_t)size[n];
+    }
+    for (int n = 0; n + 1 < t.rank; n++) {
+        const bool alone = size[n + 1] == 1; /* nothing is a stride apart */
+        if (!alone && (stride[n] <= 0 || stride[n] >= MOST_STRIDE))
+            return false;
+        t.stride[n] = alone ? ALIGN : (uint64_t)(stride[n] * t.element_size);
+    }
+    return attn_cuda_make_map(attn_cuda_find_encode(), &t, map);
 }
 
 void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
@@ -154,4 +211,13 @@ void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const stru
     args->workspace = workspace;
     memcpy(args->form, f->form, sizeof f->form);
     args->which = f->launch[n].which;
+    memset(&args->boxes, 0, sizeof args->boxes);
+    if (f->launch[n].box_keys > 0) {
+        struct attn_cuda_boxes *const b = &args->boxes;
+        const int32_t keys = f->launch[n].box_keys;
+        b->given[ATTN_CUDA_KEYS] =
+            make_boxes(p, &p->k, p->head_dim, keys, &b->map[ATTN_CUDA_KEYS]);
+        b->given[ATTN_CUDA_VALUES] =
+            make_boxes(p, &p->v, p->head_dim_v, keys, &b->map[ATTN_CUDA_VALUES]);
+    }
 }

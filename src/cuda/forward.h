@@ -12,6 +12,7 @@
 #ifndef ATTN_CUDA_FORWARD_H
 #define ATTN_CUDA_FORWARD_H
 
+#include "cuda/tensor_map.h"
 #include "problem.h"
 
 #ifdef __cplusplus
@@ -46,6 +47,15 @@ struct attn_cuda_form {
     int64_t firsts;    /* offset of each sequence's first slot, int[batch]; -1: none */
 };
 
+/* Keys and values as bulk copies take them, axes (column, token, head, sequence), in boxes of
+ * ATTN_CUDA_BOX columns and a tile of keys. Not `given`: they do not lie as a map needs it. */
+enum { ATTN_CUDA_KEYS, ATTN_CUDA_VALUES, ATTN_CUDA_MAPS };
+enum { ATTN_CUDA_BOX = 64 };
+struct attn_cuda_boxes {
+    struct attn_cuda_tensor_map map[ATTN_CUDA_MAPS];
+    bool given[ATTN_CUDA_MAPS];
+};
+
 /* What every kernel is called with, by value. */
 struct attn_cuda_args {
     struct attn_problem p; /* whatever it points to lies where the kernel runs; lengths and tables
@@ -53,6 +63,7 @@ struct attn_cuda_args {
     char *workspace;
     struct attn_cuda_form form[ATTN_CUDA_FORMS];
     int32_t which; /* the form that this launch is for */
+    struct attn_cuda_boxes boxes; /* where the launch is of a kernel that takes them */
 };
 
 typedef void (*attn_cuda_function)(struct attn_cuda_args);
@@ -64,13 +75,14 @@ struct attn_cuda_instance {
     int32_t rows, keys; /* of a tile */
     int32_t threads;    /* of a block */
     int32_t shared;     /* bytes of shared memory */
+    bool boxes;         /* takes keys and values in boxes, too */
 };
 
 /* Those that compute a problem together. */
 struct attn_cuda_pair {
     const char *name; /* null at the end of a table */
     int32_t head_dim; /* d and dv are at most this; 0: any */
-    struct attn_cuda_instance form[ATTN_CUDA_FORMS];
+    const struct attn_cuda_instance *form[ATTN_CUDA_FORMS];
 };
 
 /* One launch: a grid of `blocks` along x. */
@@ -79,6 +91,7 @@ struct attn_cuda_launch {
     int64_t blocks; /* at least 1 */
     int32_t threads, shared;
     int32_t which;
+    int32_t box_keys; /* of the boxes that the kernel takes; 0: it takes none */
 };
 
 /* Launches one after another, in this order, on one stream. */
@@ -90,17 +103,18 @@ struct attn_cuda_forward {
     struct attn_cuda_form form[ATTN_CUDA_FORMS];
 };
 
-/* The pair for a problem on a device that gives a block `shared` bytes at most (99 KB on sm_86, 163
- * on sm_80, 227 on sm_90); null if there is none. Every device since sm_80 has one for all types and
- * head sizes. */
-const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int64_t shared);
+/* The pair for a problem on a device of a capability (90: 9.0) that gives a block `shared` bytes at
+ * most (99 KB on sm_86, 163 on sm_80, 227 on sm_90); null if there is none. Every device since sm_80
+ * has one for all types and head sizes. */
+const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int32_t capability,
+                                            int64_t shared);
 
 /* What it launches, of which blocks may be more than a grid has, INT32_MAX. Reads no tensor, length
  * or table. Rows without a query are left as they are. */
 void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda_pair *pair,
                             struct attn_cuda_forward *f);
 
-/* What launch n is called with. */
+/* What launch n is called with; p and the workspace are the device's. */
 void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
                             void *workspace, struct attn_cuda_args *args);
 
@@ -108,6 +122,10 @@ void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const stru
  * them (around.cu): the list of items, partial results by type. */
 extern const struct attn_cuda_pair attn_cuda_bf16[], attn_cuda_f16[], attn_cuda_f32[],
     attn_cuda_f64[];
+/* Those with kernels for sm_90a, which run on nothing else; built where ATTN_HAVE_SM90. The short
+ * forms that they share with the others: of head sizes up to 64, 128 and 256. */
+extern const struct attn_cuda_pair attn_cuda_bf16_sm90[], attn_cuda_f16_sm90[];
+extern const struct attn_cuda_instance attn_cuda_bf16_low[], attn_cuda_f16_low[];
 extern const attn_cuda_function attn_cuda_list, attn_cuda_combine[4];
 
 #ifdef __cplusplus

@@ -48,6 +48,12 @@ template <class X> struct itself {
     static DEVICE X exp_of(X x) { return dev::exp(x); }
 };
 
+/* The threads that share out a copy: so many from number FIRST on. */
+template <int FIRST, int SIZE_> struct crew {
+    static constexpr int SIZE = SIZE_;
+    static DEVICE int me() { return dev::thread() - FIRST; }
+};
+
 /* A kernel's sizes: of head_dim or, if CUT, of pieces of it; of columns of out; keys in a tile;
  * bands of rows of a warp; warps along rows and along keys. */
 template <class T_, int D_, int DV_, int KEYS_, int M_, int ROW_WARPS_, int KEY_WARPS_, bool CUT_>
@@ -59,6 +65,7 @@ struct sizes {
     static constexpr int D = D_, DV = DV_, KEYS = KEYS_, M = M_;
     static constexpr int ROW_WARPS = ROW_WARPS_, KEY_WARPS = KEY_WARPS_;
     static constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS;
+    typedef crew<0, THREADS> Crew;
     static constexpr int ROWS = 16 * M * ROW_WARPS, PART = KEYS / KEY_WARPS; /* keys of a warp */
     static constexpr int SIZE = sizeof(element), EACH = 16 / SIZE; /* numbers copied at once */
     static constexpr int QUERIES = ROWS * D * SIZE; /* bytes; if CUT, ahead of a stage's keys */
@@ -173,30 +180,31 @@ struct run {
 
 /* To a tile of `rows` rows of WIDTH numbers, 0 where none are given; 16 bytes at once, on the
  * side. */
-template <class S, int WIDTH> DEVICE void copy_run(char *to, int rows, const struct run &x)
+template <class S, int WIDTH, class Crew>
+DEVICE void copy_run(char *to, int rows, const struct run &x)
 {
     constexpr int CHUNKS = WIDTH / S::EACH;
-    static_assert(S::THREADS % CHUNKS == 0, "a thread's chunks are one below the other");
-    const int chunk = dev::thread() % CHUNKS, row0 = dev::thread() / CHUNKS;
+    static_assert(Crew::SIZE % CHUNKS == 0, "a thread's chunks are one below the other");
+    const int chunk = Crew::me() % CHUNKS, row0 = Crew::me() / CHUNKS;
     const int64_t at = x.first + chunk * S::EACH;
     const char *from = x.base + row0 * x.stride + at * S::SIZE;
-    UNROLLED for (int row = 0; row < rows; row += S::THREADS / CHUNKS) {
+    UNROLLED for (int row = 0; row < rows; row += Crew::SIZE / CHUNKS) {
         dev::copy_async<16>(to + S::T::template place<WIDTH>(row0 + row, chunk), from,
                             row0 + row < x.given && at < x.n);
-        from += S::THREADS / CHUNKS * x.stride;
+        from += Crew::SIZE / CHUNKS * x.stride;
     }
 }
 
 /* The same from rows anywhere: from(row), null for none, which is asked once by each of the threads
  * that share a row. `whole`: 16 bytes can be copied at once. */
-template <class S, int WIDTH, class From>
+template <class S, int WIDTH, class Crew, class From>
 DEVICE void copy_rows(char *to, int rows, From from, int64_t first, int64_t n, bool whole)
 {
     typedef typename S::element element;
-    const int sharers = S::THREADS > rows ? S::THREADS / rows : 1;
-    ROLLED for (int row = dev::thread() / sharers; row < rows; row += S::THREADS / sharers) {
+    const int sharers = Crew::SIZE > rows ? Crew::SIZE / rows : 1;
+    ROLLED for (int row = Crew::me() / sharers; row < rows; row += Crew::SIZE / sharers) {
         const element *const x = (const element *)from(row);
-        for (int chunk = dev::thread() % sharers; chunk < WIDTH / S::EACH; chunk += sharers) {
+        for (int chunk = Crew::me() % sharers; chunk < WIDTH / S::EACH; chunk += sharers) {
             const int64_t at = first + chunk * S::EACH;
             element *const here = (element *)(to + S::T::template place<WIDTH>(row, chunk));
             if (whole) {
@@ -221,30 +229,30 @@ DEVICE const char *key_row(const struct work<S> *w, const struct attn_problem &p
 }
 
 /* Keys or values k0 .. k0 + S::KEYS - 1; those that `mask` hides, which may be null, as zeros. */
-template <class S, int WIDTH>
+template <class S, int WIDTH, class Crew>
 DEVICE void copy_keys(char *to, const struct work<S> *w, const struct attn_problem &p,
                       const struct attn_view &v, const char *base, const uint8_t *mask, int64_t k0,
                       int64_t first, int64_t n, bool whole)
 {
     if (base && whole && !mask) {
         const int64_t stride = v.token * S::SIZE;
-        copy_run<S, WIDTH>(to, S::KEYS, {base + k0 * stride, stride, w->s.nk - k0, first, n});
+        copy_run<S, WIDTH, Crew>(to, S::KEYS, {base + k0 * stride, stride, w->s.nk - k0, first, n});
     } else {
-        copy_rows<S, WIDTH>(to, S::KEYS, [&](int i) -> const char * {
+        copy_rows<S, WIDTH, Crew>(to, S::KEYS, [&](int i) -> const char * {
             const bool hidden = mask && k0 + i < w->s.nk && !mask[k0 + i];
             return hidden ? nullptr : key_row<S>(w, p, v, base, k0 + i);
         }, first, n, whole);
     }
 }
 
-template <class S>
+template <class S, int WIDTH>
 DEVICE void copy_queries(char *to, const struct work<S> *w, const struct attn_problem &p,
-                         int64_t piece)
+                         int64_t first)
 {
-    copy_rows<S, S::D>(to, S::ROWS, [&](int i) -> const char * {
+    copy_rows<S, WIDTH, typename S::Crew>(to, S::ROWS, [&](int i) -> const char * {
         const struct row::row *const r = &w->row[i];
         return r->given ? w->q + (r->query * p.q.token + r->head * p.q.head) * S::SIZE : nullptr;
-    }, piece * S::D, p.head_dim, w->whole_q);
+    }, first, p.head_dim, w->whole_q);
 }
 
 /* Where step n finds its tile. */
@@ -290,18 +298,19 @@ template <class S>
 DEVICE void begin_step(char *tiles, const struct work<S> *w, const struct attn_problem &p,
                        int64_t n, int64_t k0)
 {
+    typedef typename S::Crew Crew;
     const int64_t steps = S::CUT ? w->pieces + 1 : 2, piece = n % steps;
     char *const to = stage_of<S>(tiles, n);
     if (k0 >= w->key1)
         return;
     if (S::CUT ? piece < w->pieces : n == 0)
-        copy_queries<S>(S::CUT ? to : tiles, w, p, piece);
+        copy_queries<S, S::D>(S::CUT ? to : tiles, w, p, piece * S::D);
     if (piece < steps - 1)
-        copy_keys<S, S::D>(to + (S::CUT ? S::QUERIES : 0), w, p, p.k, w->k, nullptr, k0,
-                           piece * S::D, p.head_dim, w->whole_k);
+        copy_keys<S, S::D, Crew>(to + (S::CUT ? S::QUERIES : 0), w, p, p.k, w->k, nullptr, k0,
+                                 piece * S::D, p.head_dim, w->whole_k);
     else
-        copy_keys<S, S::DV>(to, w, p, p.v, w->v, w->s.key_mask, k0, w->column0, p.head_dim_v,
-                            w->whole_v);
+        copy_keys<S, S::DV, Crew>(to, w, p, p.v, w->v, w->s.key_mask, k0, w->column0,
+                                  p.head_dim_v, w->whole_v);
     dev::commit_copies();
 }
 
@@ -423,14 +432,13 @@ DEVICE void lessen(const struct attn_problem &p, const struct work<S> *w, int ba
         s[i / 4][i % 4] = x[i];
 }
 
-/* Scores become weights, relative to the largest so far; what was summed before follows it, which
- * changes nothing where that has not grown. */
+/* Scores become weights, relative to the largest so far. What was summed before is to follow it,
+ * multiplied by `kept`; false: in no row of the warp has it grown, and that changes nothing. */
 template <class S>
-DEVICE void weigh(typename S::real (*s)[4], typename S::real (*out)[4], struct state<S> *r)
+DEVICE bool weigh(typename S::real (*s)[4], struct state<S> *r, typename S::real *kept)
 {
     typedef typename S::real real;
     typedef typename S::T T;
-    real kept[2 * S::M];
     bool grown = false;
     UNROLLED for (int n = 0; n < 2 * S::M; n++) {
         typename S::real (*const mine)[4] = s + n / 2 * (S::PART / 8);
@@ -452,8 +460,11 @@ DEVICE void weigh(typename S::real (*s)[4], typename S::real (*out)[4], struct s
                 r->sum[n] += *x;
             }
     }
-    if (!dev::ballot(grown))
-        return;
+    return dev::ballot(grown) != 0;
+}
+
+template <class S> DEVICE void keep(typename S::real (*out)[4], const typename S::real *kept)
+{
     UNROLLED for (int i = 0; i < S::SUMS * 4; i++)
         out[i / 4][i % 4] *= kept[i / (S::DV / 2) * 2 + i % 4 / 2];
 }
@@ -480,19 +491,18 @@ DEVICE void put_sums(struct work<S> *w, int base, int part, int pass, typename S
                 to[2 + S::T::column(c, half)] = x;
                 zero += 0 * x;
             }
-        if (isnan(zero) && !isnan(sum))
+        if (isnan(zero) && !isnan(sum) && w->row[row_of(base, n)].given)
             w->bad[pass][row_of(base, n)] = w->again[pass] = true;
     }
 }
 
 /* Numbers of a tile of values that are not finite become 0. */
-template <class S> DEVICE void clean(char *values)
+template <class S, class Crew> DEVICE void clean(char *values)
 {
     typedef typename S::element element;
-    for (int i = dev::thread(); i < S::KEYS * S::DV; i += S::THREADS)
+    for (int i = Crew::me(); i < S::KEYS * S::DV; i += Crew::SIZE)
         if (!isfinite(S::T::number(((element *)values)[i])))
             ((element *)values)[i] = 0;
-    dev::sync();
 }
 
 /* Columns of bad rows in which a value is seen that is not finite: NaN; a row by a warp. */
@@ -568,7 +578,7 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
     typedef typename S::real real;
     typedef typename S::T T;
     const int first = part * S::PART;
-    real s[S::SCORES][4];
+    real s[S::SCORES][4], kept[2 * S::M];
     int64_t step = 0;
     UNROLLED for (int n = 0; n < 2 * S::M; n++) {
         r->most[n] = -(real)INFINITY;
@@ -594,13 +604,16 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
         }
         if (busy) {
             score<S>(p, w, base, s, k0);
-            weigh<S>(s, out, r);
+            if (weigh<S>(s, r, kept))
+                keep<S>(out, kept);
             if (p.dropout.on || pass == SMALLER)
                 lessen<S>(p, w, base, s, k0);
         }
         take_step<S>(tiles, w, p, step, next);
-        if (pass != PLAIN)
-            clean<S>(stage_of<S>(tiles, step));
+        if (pass != PLAIN) {
+            clean<S, typename S::Crew>(stage_of<S>(tiles, step));
+            dev::sync();
+        }
         if (busy)
             T::template values<S::PART, S::DV, S::M>(
                 out, s, stage_of<S>(tiles, step) + first * S::DV * S::SIZE);
@@ -637,16 +650,23 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
     finish<S>(&a, w, results);
 }
 
-/* For a type's table of kernels: those of head sizes up to head_dim, 0 for any. */
-template <class S> constexpr struct attn_cuda_instance instance()
-{
-    return {forward<S>, S::DV, S::ROWS, S::KEYS, S::THREADS, room<S>::BYTES};
-}
+template <class S>
+static constexpr struct attn_cuda_instance instance = {forward<S>, S::DV,      S::ROWS,
+                                                   S::KEYS,    S::THREADS, room<S>::BYTES, false};
 
+/* For a type's table of kernels: those of head sizes up to head_dim, 0 for any. */
 template <class Short, class Tall>
 constexpr struct attn_cuda_pair pair(const char *name, int head_dim)
 {
-    return {name, head_dim, {instance<Short>(), instance<Tall>()}};
+    return {name, head_dim, {&instance<Short>, &instance<Tall>}};
+}
+
+/* The same with a short form that several tables have. */
+template <class Tall>
+constexpr struct attn_cuda_pair pair(const char *name, int head_dim,
+                                     const struct attn_cuda_instance *low)
+{
+    return {name, head_dim, {low, &instance<Tall>}};
 }
 
 } // namespace fwd
