@@ -366,14 +366,14 @@ template <class S> DEVICE bool sees_all(const struct work<S> *w, int base, int64
 }
 
 /* Scores of products with keys k0 .. k0 + S::PART - 1; of them what hides no key and is the same for
- * all at once, the rest one by one. */
+ * all at once, the rest one by one. `bare`: the products themselves, where they are seen. */
 template <class S>
-DEVICE void score(const struct attn_problem &p, const struct work<S> *w, int base,
-                  typename S::real (*s)[4], int64_t k0)
+DEVICE void score(const struct work<S> *w, int base, typename S::real (*s)[4], int64_t k0,
+                  bool bare)
 {
     typedef typename S::real real;
     const int t = dev::lane() % 4;
-    const real scale = (real)p.scale;
+    const real scale = bare ? 1 : (real)w->s.p->scale;
     if (w->plain && !dev::ballot(!sees_all<S>(w, base, k0))) {
         UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
             s[i / 4][i % 4] *= scale;
@@ -399,8 +399,10 @@ DEVICE void score(const struct attn_problem &p, const struct work<S> *w, int bas
         const struct row::row *const r =
             &w->row[row_of(base, i / (S::PART / 2) * 2 + i % 4 / 2)];
         const int64_t key = k0 + i / 4 % (S::PART / 8) * 8 + 2 * t + i % 2;
-        x[i] = key >= r->see.lo && key < r->see.hi ? row::score_of<real>(&w->s, r, x[i], key)
-                                                   : -(real)INFINITY;
+        if (key < r->see.lo || key >= r->see.hi || (bare && !row::sees(&w->s, r, key)))
+            x[i] = -(real)INFINITY;
+        else if (!bare)
+            x[i] = row::score_of<real>(&w->s, r, x[i], key);
     }
     UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
         s[i / 4][i % 4] = x[i];
@@ -603,7 +605,7 @@ DEVICE void attend(const struct attn_problem &p, const struct work<S> *w, char *
                     s, (S::CUT ? stage : tiles) + base * S::D * S::SIZE, keys);
         }
         if (busy) {
-            score<S>(p, w, base, s, k0);
+            score<S>(w, base, s, k0, false);
             if (weigh<S>(s, r, kept))
                 keep<S>(out, kept);
             if (p.dropout.on || pass == SMALLER)

@@ -7,8 +7,8 @@
  * of keys and values come by turns through STAGES stages each. A stage is `full` once its copy has
  * landed, and `empty` again once all warps that compute have told so. Most tiles are bulk copies;
  * what those cannot bring is put by the threads that copy, to the same places: tiles across the end
- * of a sequence, pages, tensors that a map cannot hold, and values that have to be looked at
- * (padding keys, later passes). So results do not depend on how a tensor lies.
+ * of a sequence, pages, tensors that a map cannot hold, and values that have to be looked at in
+ * later passes. So results do not depend on how a tensor lies.
  *
  * Tiles lie as products take them: in panels of 64 columns, rows of 128 bytes with their 16-byte
  * chunks swizzled, one panel after the other.
@@ -27,7 +27,7 @@ namespace fwd_sm90 {
 
 enum { GROUPS = 2, STAGES = 2, PANEL = ATTN_CUDA_BOX };
 enum { COMPUTING = 128 * GROUPS, COPYING = 128 }; /* threads; those that compute come first */
-enum { COMPUTE_BARRIER = 1, COPY_BARRIER };       /* of the one and of the other */
+enum { COMPUTE_BARRIER = 1, COPY_BARRIER, TURN_BARRIER }; /* of these; one for each group's turn */
 enum { KEYS = ATTN_CUDA_KEYS, VALUES = ATTN_CUDA_VALUES, KINDS = ATTN_CUDA_MAPS };
 
 struct bf16 : fwd::bf16 {
@@ -63,6 +63,7 @@ typedef fwd::crew<COMPUTING, COPYING> copiers;
 /* What a block knows, in shared memory. */
 template <class S> struct block {
     struct fwd::work<S> w;
+    float unit;       /* what products are multiplied by to be powers of two; 0: scores differ */
     int tiles;        /* of keys: no memory has more than an int counts */
     int edges, right; /* those that not all rows see; of them those at the end of the keys */
     alignas(8) uint64_t full[KINDS][STAGES], empty[KINDS][STAGES];
@@ -72,6 +73,83 @@ template <class S> struct room {
     static constexpr int BLOCK = (int)(sizeof(struct block<S>) + 1023) / 1024 * 1024;
     static constexpr int BYTES = BLOCK + (S::TILES > S::RESULTS ? S::TILES : S::RESULTS);
 };
+
+/* ---- Weights of products -------------------------------------------------------------------- */
+
+/*
+ * Where a score is the product and a scale, from no less than 2^-100 to 1, that scale and the one of
+ * the power of two are one factor, `unit`, and an exponent is one operation: 2^(s unit - most unit).
+ * What is subtracted has been rounded, alike for all of a row, which is less than 2^-15 where it is
+ * less than FAR. Rows beyond take the difference of products first.
+ */
+#define LOG2_E 1.4426950408889634
+#define FAR 1024.0f
+
+DEVICE float unit_of(const struct attn_problem &p)
+{
+    const bool fits = row::is_bare(&p) && p.scale > 0 && p.scale <= 1; /* nor is it extreme */
+    return fits ? (float)(p.scale * LOG2_E) : 0;
+}
+
+DEVICE bool is_far(float at) { return !(fabsf(at) < FAR); }
+
+/* A row's products become weights, which r->sum takes. */
+template <class S>
+DEVICE void weigh_row(float unit, float (*s)[4], int n, float from, struct fwd::state<S> *r)
+{
+    const float at = from * unit;
+    UNROLLED for (int j = 0; j < S::KEYS / 8; j++)
+        UNROLLED for (int e = 2 * n; e < 2 * n + 2; e++) {
+            s[j][e] = dev::exp2_fast(fmaf(s[j][e], unit, -at));
+            r->sum[n] += s[j][e];
+        }
+}
+template <class S>
+DEVICE void weigh_far_row(float unit, float (*s)[4], int n, float from, struct fwd::state<S> *r)
+{
+    const float at = from * unit;
+    UNROLLED for (int j = 0; j < S::KEYS / 8; j++)
+        UNROLLED for (int e = 2 * n; e < 2 * n + 2; e++) {
+            s[j][e] = dev::exp2_fast(is_far(at) ? (s[j][e] - from) * unit
+                                                : fmaf(s[j][e], unit, -at));
+            r->sum[n] += s[j][e];
+        }
+}
+
+/* fwd::weigh() of products: what r->most holds are products as well. */
+template <class S>
+DEVICE bool weigh_products(float unit, float (*s)[4], struct fwd::state<S> *r, float *kept)
+{
+    float from[2]; /* what differences are taken from */
+    bool grown = false, far = false;
+    UNROLLED for (int n = 0; n < 2; n++) {
+        float most = r->most[n];
+        UNROLLED for (int j = 0; j < S::KEYS / 8; j++)
+            most = fmaxf(fmaxf(s[j][2 * n], s[j][2 * n + 1]), most);
+        most = fwd::quad_most(most);
+        from[n] = most == -INFINITY ? 0 : most;
+        const float at = from[n] * unit;
+        far = far || is_far(at);
+        kept[n] = dev::exp2_fast(is_far(at) ? (r->most[n] - from[n]) * unit
+                                            : r->most[n] * unit - at);
+        grown = grown || !(kept[n] == 1);
+        r->most[n] = most;
+        r->sum[n] *= kept[n];
+    }
+    const bool any_far = dev::ballot(far) != 0;
+    UNROLLED for (int n = 0; n < 2; n++)
+        if (any_far)
+            weigh_far_row<S>(unit, s, n, from[n], r);
+        else
+            weigh_row<S>(unit, s, n, from[n], r);
+    return dev::ballot(grown) != 0;
+}
+
+/* The score of a row's largest product. */
+DEVICE float score_of(double scale, float unit, float most)
+{
+    return (float)(is_far(most * unit) ? scale * (double)most : (double)(most * unit) / LOG2_E);
+}
 
 /* ---- Order of tiles ------------------------------------------------------------------------- */
 
@@ -117,7 +195,7 @@ DEVICE bool is_bulk(const struct attn_cuda_args &a, const struct fwd::work<S> *w
                     int64_t k0)
 {
     return a.boxes.given[KIND] && k0 + S::KEYS <= w->s.nk &&
-           (KIND == KEYS || (!w->s.key_mask && pass == fwd::PLAIN));
+           (KIND == KEYS || pass == fwd::PLAIN);
 }
 
 template <class S, int KIND>
@@ -281,8 +359,9 @@ DEVICE void attend_edge(const struct attn_problem &p, const struct view<S> *v, i
     }
     give_back(v->b, KEYS, v->step);
     if (busy) {
-        fwd::score<S>(p, w, v->base, s, k0);
-        if (fwd::weigh<S>(s, r, kept))
+        const float unit = v->b->unit;
+        fwd::score<S>(w, v->base, s, k0, unit > 0);
+        if (unit > 0 ? weigh_products<S>(unit, s, r, kept) : fwd::weigh<S>(s, r, kept))
             fwd::keep<S>(out, kept);
         if (p.dropout.on || pass == fwd::SMALLER)
             fwd::lessen<S>(p, w, v->base, s, k0);
@@ -297,50 +376,60 @@ DEVICE void attend_edge(const struct attn_problem &p, const struct view<S> *v, i
     give_back(v->b, VALUES, v->step);
 }
 
-/* Weights of products that need nothing but the scale. */
-template <class S>
-DEVICE bool weigh_whole(float scale, float (*s)[4], struct fwd::state<S> *r, float *kept)
+/* Two warpgroups by turns begin their products, so that those of the one keep the tensor cores busy
+ * under the softmax of the other. The first begins; the last turn is nobody's to pass on. */
+DEVICE void await_turn(int group, bool first)
 {
-    UNROLLED for (int i = 0; i < S::SCORES * 4; i++)
-        s[i / 4][i % 4] *= scale;
-    return fwd::weigh<S>(s, r, kept);
+    if (group > 0 || !first)
+        dev::sync_some(TURN_BARRIER + group, COMPUTING);
+}
+DEVICE void pass_turn(int group, bool last)
+{
+    if (group == 0 || !last)
+        dev::arrive(TURN_BARRIER + 1 - group, COMPUTING);
 }
 
-/* n tiles, at least one, that all rows see whole and that nothing is asked of but the product: keys
+/* n tiles, at least one, that all rows see whole and of which nothing is asked but the product: keys
  * are multiplied a tile ahead of values, and the softmax between them goes on beside the values'
  * product. */
 template <class S>
-DEVICE void attend_whole(float scale, struct view<S> *v, int n, float (*out)[4],
+DEVICE void attend_whole(const struct view<S> *v, int n, bool by_turns, float (*out)[4],
                          struct fwd::state<S> *r)
 {
+    const float unit = v->b->unit;
+    int step = v->step;
     float s[S::SCORES][4], kept[2];
     uint32_t weights[S::KEYS / 16][4];
-    begin_scores<S>(s, v->tiles, v->group, take(v->b, v->tiles, KEYS, v->step));
+    begin_scores<S>(s, v->tiles, v->group, take(v->b, v->tiles, KEYS, step));
     dev::wg_wait<0>();
     dev::hold<S::SCORES * 4>((float *)s);
-    give_back(v->b, KEYS, v->step);
-    if (weigh_whole<S>(scale, s, r, kept))
+    give_back(v->b, KEYS, step);
+    if (weigh_products<S>(unit, s, r, kept))
         fwd::keep<S>(out, kept);
     pack<S>(weights, s);
-    for (const int last = v->step + n - 1; v->step < last; v->step++) {
-        begin_scores<S>(s, v->tiles, v->group, take(v->b, v->tiles, KEYS, v->step + 1));
-        begin_values<S>(out, weights, take(v->b, v->tiles, VALUES, v->step));
+    for (int i = 0; i < n - 1; i++, step++) {
+        const char *const keys = take(v->b, v->tiles, KEYS, step + 1);
+        if (by_turns)
+            await_turn(v->group, i == 0);
+        begin_scores<S>(s, v->tiles, v->group, keys);
+        begin_values<S>(out, weights, take(v->b, v->tiles, VALUES, step));
+        if (by_turns)
+            pass_turn(v->group, i == n - 2);
         dev::wg_wait<1>();
         dev::hold<S::SCORES * 4>((float *)s);
-        give_back(v->b, KEYS, v->step + 1);
-        const bool grown = weigh_whole<S>(scale, s, r, kept);
+        give_back(v->b, KEYS, step + 1);
+        const bool grown = weigh_products<S>(unit, s, r, kept);
         dev::wg_wait<0>();
         dev::hold<S::SUMS * 4>((float *)out);
-        give_back(v->b, VALUES, v->step);
+        give_back(v->b, VALUES, step);
         if (grown)
             fwd::keep<S>(out, kept);
         pack<S>(weights, s);
     }
-    begin_values<S>(out, weights, take(v->b, v->tiles, VALUES, v->step));
+    begin_values<S>(out, weights, take(v->b, v->tiles, VALUES, step));
     dev::wg_wait<0>();
     dev::hold<S::SUMS * 4>((float *)out);
-    give_back(v->b, VALUES, v->step);
-    v->step++;
+    give_back(v->b, VALUES, step);
 }
 
 /* A warp's sums over all keys. */
@@ -350,8 +439,8 @@ DEVICE void attend(const struct attn_problem &p, struct view<S> *v, int pass, fl
 {
     const struct fwd::work<S> *const w = &v->b->w;
     const bool idle = w->row0 + 64 * v->group >= w->rows;
-    const bool plain = w->plain && !p.dropout.on && pass == fwd::PLAIN && !idle;
-    const int edges = plain ? v->b->edges : v->b->tiles;
+    const bool plain = w->plain && v->b->unit > 0 && !p.dropout.on && pass == fwd::PLAIN && !idle;
+    const int edges = plain ? v->b->edges : v->b->tiles, whole = v->b->tiles - edges;
     UNROLLED for (int n = 0; n < 2; n++) {
         r->most[n] = -INFINITY;
         r->sum[n] = 0;
@@ -360,8 +449,12 @@ DEVICE void attend(const struct attn_problem &p, struct view<S> *v, int pass, fl
         out[i / 4][i % 4] = 0;
     for (int n = 0; n < edges; n++, v->step++)
         attend_edge<S>(p, v, pass, key_of(v->b, n), out, r);
-    if (edges < v->b->tiles)
-        attend_whole<S>((float)p.scale, v, v->b->tiles - edges, out, r);
+    if (whole > 0)
+        attend_whole<S>(v, whole, w->row0 + 64 < w->rows, out, r);
+    v->step += whole;
+    UNROLLED for (int n = 0; n < 2; n++)
+        if (v->b->unit > 0)
+            r->most[n] = score_of(p.scale, v->b->unit, r->most[n]);
 }
 
 /* ---- The kernel ----------------------------------------------------------------------------- */
@@ -439,6 +532,7 @@ KERNEL_OF(COMPUTING + COPYING) forward(GRID_CONSTANT const struct attn_cuda_args
         fwd::find_work<S>(&a, &b->w);
         if (b->w.found)
             find_order<S>(a.p, b);
+        b->unit = unit_of(a.p);
         for (int n = 0; n < KINDS * STAGES; n++) {
             dev::mbarrier_init(&b->full[n / STAGES][n % STAGES], 1);
             dev::mbarrier_init(&b->empty[n / STAGES][n % STAGES], S::WARPS);

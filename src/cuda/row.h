@@ -36,11 +36,17 @@ DEVICE struct row row_at(const struct attn_sequence *s, int64_t head_kv, int64_t
 
 /* ---- Scores --------------------------------------------------------------------------------- */
 
-/* Whether a score is no more than the scaled product, and the band is all that hides a key. */
+/* Whether a score that is seen is no more than the scaled product. */
+DEVICE bool is_bare(const struct attn_problem *p)
+{
+    return !(p->softcap > 0 || p->bias.data || p->alibi.data || attn_is_extreme(fabs(p->scale)));
+}
+
+/* Whether, besides, the band is all that hides a key. */
 DEVICE bool is_plain(const struct attn_problem *p)
 {
-    return !(p->softcap > 0 || p->bias.data || p->alibi.data || attn_is_extreme(fabs(p->scale)) ||
-             p->key_mask.data || p->query_mask.data || p->mask.data || p->block_mask.data ||
+    return is_bare(p) &&
+           !(p->key_mask.data || p->query_mask.data || p->mask.data || p->block_mask.data ||
              p->query_docs.data);
 }
 
