@@ -8,7 +8,8 @@
 
 #include "cpu/pack.h"
 
-enum { BQ = NV * VEC_N }; /* rows in a block */
+enum { BQ = NV * VEC_N };     /* rows in a block */
+enum { HALF = (NV + 1) / 2 }; /* vectors that a block of few rows is computed in */
 
 /* ---- State of a block of rows ---------------------------------------------------------------- */
 
@@ -16,6 +17,7 @@ struct block {
     const struct attn_unit *u;
     int64_t row0, rows; /* rows row0 .. row0 + rows - 1 of the unit; lanes past them repeat the
                            last row, unseen */
+    int vectors; /* of lanes that are computed, HALF or NV; the others hold anything */
     int64_t d;
     struct exponent scale; /* of the scores, without its sign */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
@@ -53,6 +55,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->u = u;
     t->row0 = row0;
     t->rows = min64(BQ, end - row0);
+    t->vectors = NV;
     t->d = p->head_dim;
     t->scale = score_exponent(p);
     t->shaped = shapes_scores(p);
@@ -116,7 +119,7 @@ static void load_lanes(real *to, const elem *const *row, int64_t n)
 /* The block's queries to qt. */
 static void load_queries(struct block *t)
 {
-    for (int64_t lane = 0; lane < BQ; lane += VEC_N)
+    for (int64_t lane = 0; lane < t->vectors * VEC_N; lane += VEC_N)
         load_lanes(t->qt + lane, t->q + lane, t->d);
     for (int64_t at = 0; t->u->p->scale < 0 && at < words(t->d) * BQ; at += VEC_N)
         vec_store(t->qt + at, word_negate(vec_load(t->qt + at)));
@@ -133,57 +136,59 @@ INLINE void fetch_ahead(const real *at, int64_t ahead, int n)
         __builtin_prefetch((const void *)((uintptr_t)at + (size_t)(ahead + i) * sizeof *at), 0, 2);
 }
 
-/* s[r][v] += column c of rows k by that of qt. */
-INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t n, int64_t c)
+/* s[r][v] += column c of rows k by that of qt, v < nv. */
+INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t n, int64_t c, int nv)
 {
     vec q[NV];
-    UNROLL for (int v = 0; v < NV; v++) {
+    UNROLL for (int v = 0; v < nv; v++) {
         q[v] = vec_load(qt + c * BQ + v * VEC_N);
         vec_keep(&q[v]);
     }
     UNROLL for (int r = 0; r < MR; r++) {
         vec b = vec_set(k[r * n + c]);
         vec_keep(&b);
-        UNROLL for (int v = 0; v < NV; v++)
+        UNROLL for (int v = 0; v < nv; v++)
             s[r][v] = vec_mac(b, q[v], s[r][v]);
     }
 }
 
-/* s[r][v] = k[r] . q[v]: MR rows k of n words by BQ columns qt[n][BQ]. Asks for as many words from
- * `next` on. */
-INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t n, const real *next)
+/* s[r][v] = k[r] . q[v], v < nv: MR rows k of n words by columns of qt[n][BQ]. Asks for as many words
+ * from `next` on. Here and below nv, HALF or NV, is a constant. */
+INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t n, const real *next,
+                     int nv)
 {
     enum { STEP = 4 };
     int64_t c = 0;
     UNROLL for (int r = 0; r < MR; r++)
-        UNROLL for (int v = 0; v < NV; v++)
+        UNROLL for (int v = 0; v < nv; v++)
             s[r][v] = vec_zero();
     for (; c + STEP <= n; c += STEP) {
         fetch_ahead(next, c * MR, STEP * MR);
         UNROLL_BY(1) for (int i = 0; i < STEP; i++)
-            dot_column(qt, s, k, n, c + i);
+            dot_column(qt, s, k, n, c + i, nv);
     }
     for (; c < n; c++)
-        dot_column(qt, s, k, n, c);
+        dot_column(qt, s, k, n, c, nv);
 }
 
 /* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`. */
 INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j0, int64_t j1,
-                           int64_t n, const real *next)
+                           int64_t n, const real *next, int nv)
 {
     for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
         vec s[MR][NV];
-        dot_keys(qt, s, keys + j * n, n, next);
+        dot_keys(qt, s, keys + j * n, n, next, nv);
         UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < NV; v++)
+            UNROLL for (int v = 0; v < nv; v++)
                 vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
     }
 }
 
 /* Scores of keys j0 .. j1 - 1 of a tile to t->s, for when they are not used at once. */
-INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t n)
+INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t n,
+                         int nv)
 {
-    store_products(t->s, t->qt, keys, j0, j1, n, keys + (j0 + (t->far ? MR : 0)) * n);
+    store_products(t->s, t->qt, keys, j0, j1, n, keys + (j0 + (t->far ? MR : 0)) * n, nv);
 }
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
@@ -214,7 +219,7 @@ static void hide(struct block *t, int64_t k0, int64_t j0, int64_t j1)
     const vec nothing = vec_set(-INFINITY);
     for (int64_t j = j0; j < j1; j++) {
         const bool hidden = mask && k0 + j < t->u->nk && !mask[k0 + j];
-        for (int v = 0; v < NV; v++) {
+        for (int v = 0; v < t->vectors; v++) {
             real *s = t->s + j * BQ + v * VEC_N;
             vec_store(s, hidden ? nothing : vec_select(sees(t, j, v), vec_load(s), nothing));
         }
@@ -234,19 +239,19 @@ INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
     return word_seen(b, seen);
 }
 
-/* acc[r][v] += word j of the columns of a panel by that of p. */
+/* acc[r][v] += word j of the columns of a panel by that of p, v < nv. */
 INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, const real *p,
-                    int64_t j, bool careful)
+                    int64_t j, bool careful, int nv)
 {
     vec w[NV];
-    UNROLL for (int v = 0; v < NV; v++) {
+    UNROLL for (int v = 0; v < nv; v++) {
         w[v] = vec_load(p + j * BQ + v * VEC_N);
         vec_keep(&w[v]);
     }
     UNROLL for (int r = 0; r < MR; r++) {
         vec b = vec_set(panel[j * MR + r]);
         vec_keep(&b);
-        UNROLL for (int v = 0; v < NV; v++) {
+        UNROLL for (int v = 0; v < nv; v++) {
             const vec seen = careful ? word_where_seen(t, b, j, v) : b;
             acc[r][v] = vec_mac(seen, w[v], acc[r][v]);
         }
@@ -256,22 +261,22 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, c
 /* o[n][BQ] += panels^T p over keys j0 .. j1 - 1 of the tile, n a multiple of MR; begun: o holds
  * something. careful: what a lane does not see counts as 0. */
 INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const real *panels,
-                const real *p, int64_t j0, int64_t j1, bool careful)
+                const real *p, int64_t j0, int64_t j1, bool careful, int nv)
 {
     enum { STEP = MR / PAIR < 4 ? MR / PAIR : 4 };
     const int64_t ahead = t->far ? panel_words(t->u->room) : 0;
     for (int64_t c = 0; c < n; c += MR, panels += panel_words(t->u->room)) {
         vec acc[MR][NV];
         UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < NV; v++)
+            UNROLL for (int v = 0; v < nv; v++)
                 acc[r][v] = begun ? vec_load(o + (c + r) * BQ + v * VEC_N) : vec_zero();
         for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += STEP) {
             fetch_ahead(panels, ahead + j * MR, STEP * MR);
             UNROLL_BY(1) for (int i = 0; i < STEP; i++)
-                mix_key(t, acc, panels, p, j + i, careful);
+                mix_key(t, acc, panels, p, j + i, careful, nv);
         }
         UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < NV; v++)
+            UNROLL for (int v = 0; v < nv; v++)
                 vec_store(o + (c + r) * BQ + v * VEC_N, acc[r][v]);
     }
 }

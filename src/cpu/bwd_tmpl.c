@@ -374,7 +374,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
     w->part[m] = (struct attn_range){j0, j1};
     real *const at_p = w->p + m * u->room * BQ, *const at_ds = w->ds + m * u->room * BQ;
 
-    store_products(t->s, t->qt, w->k, j0, j1, d, dout_t);
+    store_products(t->s, t->qt, w->k, j0, j1, d, dout_t, NV);
     if (t->shaped)
         shape_scores(t, w->k0, j0, j1);
     if (!ready->all || w->hides || t->partly ||
@@ -382,7 +382,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
         see_tile(t, w->k0);
         hide(t, w->k0, j0, j1);
     }
-    store_products(w->g, dout_t, w->v, j0, j1, dv, next);
+    store_products(w->g, dout_t, w->v, j0, j1, dv, next, NV);
     if (p->dropout.on)
         draw_kept(t, w->k0, j0, j1);
     if (!w->finite || !ready->q_finite || !ready->dout_finite)
@@ -554,9 +554,9 @@ static void add_queries(struct work *w, int64_t strip, bool first, bool last)
         if (first)
             memset(dq, 0, (size_t)(n * BQ) * sizeof *dq);
         if (j.lo < j.hi && w->finite)
-            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, false);
+            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, false, NV);
         else if (j.lo < j.hi)
-            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, true);
+            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, true, NV);
         if (last)
             store_dq(r, dq);
     }

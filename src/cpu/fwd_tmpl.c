@@ -76,7 +76,7 @@ INLINE vec sum_of(const struct block *t, int v)
 /* Gives lanes without a reference the largest of MR scores from j on, if they see one above -inf. */
 static NOINLINE void first_reference(struct block *t, int64_t j)
 {
-    for (int v = 0; v < NV; v++) {
+    for (int v = 0; v < t->vectors; v++) {
         const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
         const vec most = largest(t, j, v);
         const vmask set = vmask_and(vec_le(l, vec_zero()), vec_lt(vec_set(-INFINITY), most));
@@ -86,9 +86,9 @@ static NOINLINE void first_reference(struct block *t, int64_t j)
 
 /* Gives lanes without a reference the largest of MR scores; -inf is none, and shows as a sum that
  * is not a number. */
-INLINE void begin_references(struct block *t, vec s[MR][NV])
+INLINE void begin_references(struct block *t, vec s[MR][NV], int nv)
 {
-    UNROLL for (int v = 0; v < NV; v++) {
+    UNROLL for (int v = 0; v < nv; v++) {
         const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
         vec most = s[0][v];
         UNROLL for (int i = 1; i < MR; i++)
@@ -101,7 +101,7 @@ INLINE void begin_references(struct block *t, vec s[MR][NV])
 INLINE bool settled(const struct block *t)
 {
     bool all = true;
-    for (int v = 0; v < NV; v++)
+    for (int v = 0; v < t->vectors; v++)
         all = all && vmask_all(vec_lt(vec_zero(), sum_of(t, v)));
     return all;
 }
@@ -166,7 +166,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
         begun = begun || settled(t);
         if (!begun)
             first_reference(t, j);
-        for (int v = 0; v < NV; v++) {
+        for (int v = 0; v < t->vectors; v++) {
             real *sums = t->sum + v * VEC_N;
             vec sum = exp_scores(t, j, v);
             const vmask keep = below_limit(sum, vec_load(t->r + v * VEC_N));
@@ -180,14 +180,17 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 /* The same for MR keys from j on, from their products, where a reference has to be raised. */
 static NOINLINE void push_again(struct block *t, const real *keys, int64_t j0, int64_t j)
 {
-    store_scores(t, keys, j, j + MR, words(t->d));
+    if (t->vectors < NV)
+        store_scores(t, keys, j, j + MR, words(t->d), HALF);
+    else
+        store_scores(t, keys, j, j + MR, words(t->d), NV);
     push_scores(t, j0, j, j + MR);
 }
 
 /* Adds the sums of a tile to those of all. */
 INLINE void add_sums(struct block *t)
 {
-    for (int v = 0; v < NV; v++) {
+    for (int v = 0; v < t->vectors; v++) {
         vec_store(t->l + v * VEC_N, sum_of(t, v));
         vec_store(t->sum + v * VEC_N, vec_zero());
     }
@@ -196,17 +199,17 @@ INLINE void add_sums(struct block *t)
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
  * registers. */
 INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t j, int64_t j1,
-                          int64_t n)
+                          int64_t n, int nv)
 {
     bool begun = false;
     for (; j < j1; j += MR) {
         vec s[MR][NV], sum[NV];
         bool fits = true;
-        dot_keys(t->qt, s, keys + j * n, n, keys + (j + (t->far ? MR : 0)) * n);
+        dot_keys(t->qt, s, keys + j * n, n, keys + (j + (t->far ? MR : 0)) * n, nv);
         begun = begun || settled(t);
         if (!begun)
-            begin_references(t, s);
-        UNROLL for (int v = 0; v < NV; v++) {
+            begin_references(t, s, nv);
+        UNROLL for (int v = 0; v < nv; v++) {
             const vec r = vec_load(t->r + v * VEC_N);
             vec p[MR];
             UNROLL for (int i = 0; i < MR; i++)
@@ -218,18 +221,18 @@ INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t
             push_again(t, keys, j0, j);
             continue;
         }
-        UNROLL for (int v = 0; v < NV; v++)
+        UNROLL for (int v = 0; v < nv; v++)
             vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
     }
 }
 
 /* The same for any keys and scores. hides: some lane does not see some of the keys. */
 INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j,
-                      int64_t j1, bool hides, int64_t n)
+                      int64_t j1, bool hides, int64_t n, int nv)
 {
     if (j >= j1)
         return;
-    store_scores(t, keys, j, j1, n);
+    store_scores(t, keys, j, j1, n, nv);
     if (t->shaped)
         shape_scores(t, k0, j, j1);
     if (hides)
@@ -244,7 +247,7 @@ static void drop(struct block *t, int64_t k0, int64_t j0, int64_t j1)
 {
     draw_kept(t, k0, j0, j1);
     for (int64_t j = j0; j < j1; j += PAIR)
-        for (int v = 0; v < NV; v++) {
+        for (int v = 0; v < t->vectors; v++) {
             real *p = t->p + j / PAIR * BQ + v * VEC_N;
             vmask kept[PAIR];
             for (int i = 0; i < PAIR; i++)
@@ -272,12 +275,15 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
 /* o += p v over keys j0 .. j1 - 1 of the tile. */
 static NOINLINE void mix_whole(struct block *t, const real *values, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, false);
+    if (t->vectors < NV)
+        mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, false, HALF);
+    else
+        mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, false, NV);
 }
 
 static NOINLINE void mix_careful(struct block *t, const real *values, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, true);
+    mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, true, NV);
 }
 
 /* The keys of tile n that every lane sees, as positions in it, both multiples of MR. */
@@ -298,7 +304,7 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
 }
 
 /* Keys j0 .. j1 - 1 of tile n, both multiples of MR; `words` is a constant where that is common. */
-INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t words)
+INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t words, int nv)
 {
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
@@ -308,12 +314,12 @@ INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t wor
 
     if (part)
         see_tile(t, k0);
-    push_seen(t, keys, k0, j0, j0, whole.lo, true, words);
+    push_seen(t, keys, k0, j0, j0, whole.lo, true, words, nv);
     if (!t->shaped)
-        push_products(t, keys, j0, whole.lo, whole.hi, words);
+        push_products(t, keys, j0, whole.lo, whole.hi, words, nv);
     else
-        push_seen(t, keys, k0, j0, whole.lo, whole.hi, false, words);
-    push_seen(t, keys, k0, j0, whole.hi, j1, true, words);
+        push_seen(t, keys, k0, j0, whole.lo, whole.hi, false, words, nv);
+    push_seen(t, keys, k0, j0, whole.hi, j1, true, words, nv);
     add_sums(t);
     if (u->p->dropout.on)
         drop(t, k0, j0, j1);
@@ -384,6 +390,7 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
     struct block t;
     block_init(&t, u, row0, u->nq * u->p->group);
     begin(&t, scratch);
+    t.vectors = t.rows <= HALF * VEC_N ? HALF : NV;
     const struct attn_range see = attn_band_any(u->band, t.query[0], t.query[BQ - 1] + 1);
     bool loaded = false;
     if (see.lo < see.hi && row0 + BQ >= u->nq * u->p->group)
@@ -405,11 +412,14 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
             continue;
         if ((n + 1) * BK >= see.hi)
             fetch_results(&t);
-        switch (t.d) { /* constants let the compiler fold the row addresses */
-        case 64: tile(&t, n, j0, j1, 64 / PAIR); break;
-        case 128: tile(&t, n, j0, j1, 128 / PAIR); break;
-        default: tile(&t, n, j0, j1, words(t.d));
-        }
+        if (t.vectors < NV)
+            tile(&t, n, j0, j1, words(t.d), HALF);
+        else if (t.d == 64) /* constants let the compiler fold the row addresses */
+            tile(&t, n, j0, j1, 64 / PAIR, NV);
+        else if (t.d == 128)
+            tile(&t, n, j0, j1, 128 / PAIR, NV);
+        else
+            tile(&t, n, j0, j1, words(t.d), NV);
     }
     finish(&t);
 }
