@@ -215,7 +215,7 @@ INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t
             UNROLL for (int i = 0; i < MR; i++)
                 p[i] = vec_exp2(vec_sub(s[i][v], r), t->scale);
             sum[v] = add_keys(t, j, v, p);
-            fits = fits && vmask_all(below_limit(sum[v], r));
+            fits &= vmask_all(below_limit(sum[v], r)) != 0;
         }
         if (__builtin_expect(!fits, 0)) {
             push_again(t, keys, j0, j);
