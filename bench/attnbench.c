@@ -164,7 +164,7 @@ int main(int argc, char **argv)
 {
     struct bench_options options;
     struct runner runners[BENCH_MOST * BENCH_MOST];
-    struct tally tally = {0, 0};
+    struct tally tally = {0};
     int32_t count;
     const int status = bench_options_read(&options, argc, argv);
     if (status >= 0)
