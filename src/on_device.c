@@ -31,15 +31,12 @@ attn_status attn_settle_tokens(const struct attn_call *call, const char *name,
                                struct attn_place place, const struct attn_tokens *t,
                                int32_t *device)
 {
-    const attn_status status = attn_settle_place(call, name, place, device);
     int array = 0;
-    if (status != ATTN_OK || *device != ATTN_HOST || !t->unread)
-        return status;
-    while (!(t->unread & ATTN_BIT(array)))
+    while (t->unread && !(t->unread & ATTN_BIT(array)))
         array++;
-    return attn_say(call->message, ATTN_UNSUPPORTED, "%s: lies in memory of a device, and backend "
-                    "%s works on host memory", attn_tokens_array((enum attn_array)array),
-                    attn_backend_name(call->settings->backend));
+    if (t->unread) /* what the host cannot reach, whatever it can */
+        name = attn_tokens_array((enum attn_array)array);
+    return attn_settle_place(call, name, place, device);
 }
 
 attn_status attn_tokens_status(const struct attn_call *call, const struct attn_tokens *t,

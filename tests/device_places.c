@@ -322,7 +322,7 @@ static void test_unsupported(void)
     own_few(8, 0, 1);
     emulated_own(few.used, sizeof few.used, 0, 0);
     expect_refused("lengths on a device, tensors anybody's", ATTN_BACKEND_CPU, 8, ATTN_UNSUPPORTED,
-                   "cache.seqused: lies in memory of a device, and backend cpu");
+                   "cache.seqused: lies in memory of device 0, and backend cpu");
     emulated_own(few.used, sizeof few.used, -1, 0);
     own_few(8, -1, 0);
 }
