@@ -76,8 +76,8 @@ const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int32_
                                             int64_t shared)
 {
     const int64_t d = max64(p->head_dim, p->head_dim_v);
-    const struct attn_cuda_pair *const better =
-        find_pair(better_table_of(p->dtype, capability), d, shared);
+    const struct attn_cuda_pair *const better = /* which skips no tiles that a block mask hides */
+        p->block_mask.data ? NULL : find_pair(better_table_of(p->dtype, capability), d, shared);
     return better ? better : find_pair(table_of(p->dtype), d, shared);
 }
 

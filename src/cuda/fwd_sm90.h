@@ -51,11 +51,13 @@ template <class N_, int D_, int KEYS_>
 struct sizes : fwd::sizes<fwd::half<N_>, D_, D_, KEYS_, 1, 4 * GROUPS, 1, false> {
     typedef fwd::sizes<fwd::half<N_>, D_, D_, KEYS_, 1, 4 * GROUPS, 1, false> base;
     typedef N_ N;
-    /* Of a thread that copies and of one that computes, 65536 / 128 in all. */
+    /* Of a thread that copies and of one that computes: what the block was given, to the last. */
     static constexpr int COPY_REGISTERS = KEYS_ > 64 ? 88 : 72;
     static constexpr int COMPUTE_REGISTERS = KEYS_ > 64 ? 208 : 216;
     static constexpr int TILES = base::QUERIES + STAGES * (base::KEY_STAGE + base::VALUE_STAGE);
     static_assert(D_ % PANEL == 0, "whole panels");
+    static_assert(COPY_REGISTERS + GROUPS * COMPUTE_REGISTERS ==
+                      65536 / (COMPUTING + COPYING) / 8 * 8 * (GROUPS + 1), "no more, no fewer");
 };
 
 typedef fwd::crew<COMPUTING, COPYING> copiers;
