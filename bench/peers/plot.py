@@ -30,7 +30,8 @@ def our_curves(rows):
     curves, best = collections.defaultdict(dict), {}
     for row in rows:
         name = NAME.match(row["case"])
-        if not name or row["backend"] != "cpu" or not row["share"]:
+        ours = row["backend"] == "cpu" and row["pass"] in ("fwd", "forward")
+        if not name or not ours or not row["share"]:
             continue
         panel, s = (row["dtype"], name[1], int(name[2])), int(name[3])
         share, ms = float(row["share"]), float(row["median_ms"])
