@@ -80,23 +80,29 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     }
 }
 
-/* Asks for the queries of the block of rows at row0, to the second cache. Inlined, because a
- * compiler takes a function that does nothing else for one without effect. */
-INLINE void fetch_queries(const struct attn_unit *u, int64_t row0)
+/* Asks for n elements of each row of the block at row0 of a tensor on the query side, to the second
+ * cache. Inlined, because a compiler takes a function that does nothing else for one without
+ * effect. */
+INLINE void fetch_block(const struct attn_unit *u, const struct attn_view *v, int64_t n, int64_t row0)
 {
     const struct attn_problem *p = u->p;
     const int64_t rows = min64(BQ, u->nq * p->group - row0), h = u->head_kv * p->group;
-    const elem *q = (const elem *)attn_view_at(&p->q, &p->query, u->b, 0, h, sizeof(elem));
+    const elem *first = (const elem *)attn_view_at(v, &p->query, u->b, 0, h, sizeof(elem));
     int64_t query = row0 / p->group, head = row0 % p->group;
     for (int64_t r = 0; r < rows; r++) {
-        const elem *row = q + query * p->q.token + head * p->q.head;
-        for (int64_t c = 0; c < p->head_dim; c += 64 / (int64_t)sizeof(elem))
+        const elem *row = first + query * v->token + head * v->head;
+        for (int64_t c = 0; c < n; c += 64 / (int64_t)sizeof(elem))
             __builtin_prefetch(row + c, 0, 2);
         if (++head == p->group) {
             head = 0;
             query++;
         }
     }
+}
+
+INLINE void fetch_queries(const struct attn_unit *u, int64_t row0)
+{
+    fetch_block(u, &u->p->q, u->p->head_dim, row0);
 }
 
 /* VEC_N rows of n elements to columns: to[n / PAIR][BQ] words. */
@@ -136,8 +142,8 @@ INLINE void fetch_ahead(const real *at, int64_t ahead, int n)
         __builtin_prefetch((const void *)((uintptr_t)at + (size_t)(ahead + i) * sizeof *at), 0, 2);
 }
 
-/* s[r][v] += column c of rows k by that of qt, v < nv. */
-INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t n, int64_t c, int nv)
+/* s[r][v] += column c of rows k, `step` words apart, by that of qt, v < nv. */
+INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c, int nv)
 {
     vec q[NV];
     UNROLL for (int v = 0; v < nv; v++) {
@@ -145,39 +151,39 @@ INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t n, 
         vec_keep(&q[v]);
     }
     UNROLL for (int r = 0; r < MR; r++) {
-        vec b = vec_set(k[r * n + c]);
+        vec b = vec_set(k[r * step + c]);
         vec_keep(&b);
         UNROLL for (int v = 0; v < nv; v++)
             s[r][v] = vec_mac(b, q[v], s[r][v]);
     }
 }
 
-/* s[r][v] = k[r] . q[v], v < nv: MR rows k of n words by columns of qt[n][BQ]. Asks for as many words
- * from `next` on. Here and below nv, HALF or NV, is a constant. */
-INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t n, const real *next,
-                     int nv)
+/* s[r][v] = k[r] . q[v], v < nv: MR rows k of n words, `step` apart, by columns of qt[n][BQ]. Asks for
+ * as many words from `next` on. Here and below nv, HALF or NV, is a constant. */
+INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t n,
+                     const real *next, int nv)
 {
-    enum { STEP = 4 };
+    enum { AT_ONCE = 4 };
     int64_t c = 0;
     UNROLL for (int r = 0; r < MR; r++)
         UNROLL for (int v = 0; v < nv; v++)
             s[r][v] = vec_zero();
-    for (; c + STEP <= n; c += STEP) {
-        fetch_ahead(next, c * MR, STEP * MR);
-        UNROLL_BY(1) for (int i = 0; i < STEP; i++)
-            dot_column(qt, s, k, n, c + i, nv);
+    for (; c + AT_ONCE <= n; c += AT_ONCE) {
+        fetch_ahead(next, c * MR, AT_ONCE * MR);
+        UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
+            dot_column(qt, s, k, step, c + i, nv);
     }
     for (; c < n; c++)
-        dot_column(qt, s, k, n, c, nv);
+        dot_column(qt, s, k, step, c, nv);
 }
 
 /* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`. */
 INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j0, int64_t j1,
-                           int64_t n, const real *next, int nv)
+                           int64_t step, int64_t n, const real *next, int nv)
 {
     for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
         vec s[MR][NV];
-        dot_keys(qt, s, keys + j * n, n, next, nv);
+        dot_keys(qt, s, keys + j * step, step, n, next, nv);
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < nv; v++)
                 vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
@@ -185,10 +191,10 @@ INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j
 }
 
 /* Scores of keys j0 .. j1 - 1 of a tile to t->s, for when they are not used at once. */
-INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t n,
-                         int nv)
+INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t step,
+                         int64_t n, int nv)
 {
-    store_products(t->s, t->qt, keys, j0, j1, n, keys + (j0 + (t->far ? MR : 0)) * n, nv);
+    store_products(t->s, t->qt, keys, j0, j1, step, n, keys + (j0 + (t->far ? MR : 0)) * step, nv);
 }
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
@@ -239,9 +245,9 @@ INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
     return word_seen(b, seen);
 }
 
-/* acc[r][v] += word j of the columns of a panel by that of p, v < nv. */
-INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, const real *p,
-                    int64_t j, bool careful, int nv)
+/* acc[r][v] += word j of the columns of a panel, `step` words apart, by that of p, v < nv. */
+INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, int64_t step,
+                    const real *p, int64_t j, bool careful, int nv)
 {
     vec w[NV];
     UNROLL for (int v = 0; v < nv; v++) {
@@ -249,7 +255,7 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, c
         vec_keep(&w[v]);
     }
     UNROLL for (int r = 0; r < MR; r++) {
-        vec b = vec_set(panel[j * MR + r]);
+        vec b = vec_set(panel[j * step + r]);
         vec_keep(&b);
         UNROLL for (int v = 0; v < nv; v++) {
             const vec seen = careful ? word_where_seen(t, b, j, v) : b;
@@ -258,22 +264,25 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, c
     }
 }
 
-/* o[n][BQ] += panels^T p over keys j0 .. j1 - 1 of the tile, n a multiple of MR; begun: o holds
- * something. careful: what a lane does not see counts as 0. */
-INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const real *panels,
-                const real *p, int64_t j0, int64_t j1, bool careful, int nv)
+/* o[n][BQ] += columns^T p over keys j0 .. j1 - 1 of the tile, n a multiple of MR; begun: o holds
+ * something. careful: what a lane does not see counts as 0. The words of a column lie `step` apart,
+ * MR columns `panel` from the next ones; in panels where step is MR, which are asked for ahead. */
+INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const real *columns,
+                int64_t step, int64_t panel, const real *p, int64_t j0, int64_t j1, bool careful,
+                int nv)
 {
-    enum { STEP = MR / PAIR < 4 ? MR / PAIR : 4 };
-    const int64_t ahead = t->far ? panel_words(t->u->room) : 0;
-    for (int64_t c = 0; c < n; c += MR, panels += panel_words(t->u->room)) {
+    enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 };
+    const int64_t ahead = t->far ? panel : 0;
+    for (int64_t c = 0; c < n; c += MR, columns += panel) {
         vec acc[MR][NV];
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < nv; v++)
                 acc[r][v] = begun ? vec_load(o + (c + r) * BQ + v * VEC_N) : vec_zero();
-        for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += STEP) {
-            fetch_ahead(panels, ahead + j * MR, STEP * MR);
-            UNROLL_BY(1) for (int i = 0; i < STEP; i++)
-                mix_key(t, acc, panels, p, j + i, careful, nv);
+        for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += AT_ONCE) {
+            if (step == MR)
+                fetch_ahead(columns, ahead + j * MR, AT_ONCE * MR);
+            UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
+                mix_key(t, acc, columns, step, p, j + i, careful, nv);
         }
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < nv; v++)

@@ -374,7 +374,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
     w->part[m] = (struct attn_range){j0, j1};
     real *const at_p = w->p + m * u->room * BQ, *const at_ds = w->ds + m * u->room * BQ;
 
-    store_products(t->s, t->qt, w->k, j0, j1, d, dout_t, NV);
+    store_products(t->s, t->qt, w->k, j0, j1, d, d, dout_t, NV);
     if (t->shaped)
         shape_scores(t, w->k0, j0, j1);
     if (!ready->all || w->hides || t->partly ||
@@ -382,7 +382,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
         see_tile(t, w->k0);
         hide(t, w->k0, j0, j1);
     }
-    store_products(w->g, dout_t, w->v, j0, j1, dv, next, NV);
+    store_products(w->g, dout_t, w->v, j0, j1, dv, dv, next, NV);
     if (p->dropout.on)
         draw_kept(t, w->k0, j0, j1);
     if (!w->finite || !ready->q_finite || !ready->dout_finite)
@@ -550,13 +550,14 @@ static void add_queries(struct work *w, int64_t strip, bool first, bool last)
         struct ready *r = ready_at(w->u, strip, m);
         real *dq = arrays_of(p, r).dq;
         const real *ds = w->ds + m * w->u->room * BQ;
+        const int64_t panel = panel_words(w->u->room);
         const struct attn_range j = w->part[m];
         if (first)
             memset(dq, 0, (size_t)(n * BQ) * sizeof *dq);
         if (j.lo < j.hi && w->finite)
-            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, false, NV);
+            mix(&w->t[m], dq, n, true, w->panels, MR, panel, ds, j.lo, j.hi, false, NV);
         else if (j.lo < j.hi)
-            mix(&w->t[m], dq, n, true, w->panels, ds, j.lo, j.hi, true, NV);
+            mix(&w->t[m], dq, n, true, w->panels, MR, panel, ds, j.lo, j.hi, true, NV);
         if (last)
             store_dq(r, dq);
     }

@@ -68,7 +68,7 @@ static bool score_tile(struct block *t, int64_t n, const real *keys, int64_t j0,
     if (j0 >= j1 || (t->masked && !see_masks(t, n * BK, j0, j1)))
         return false;
     load_queries(t);
-    store_scores(t, keys, j0, j1, words(t->d), NV);
+    store_scores(t, keys, j0, j1, words(t->d), words(t->d), NV);
     if (t->shaped)
         shape_scores(t, n * BK, j0, j1);
     see_tile(t, n * BK);

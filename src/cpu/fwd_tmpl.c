@@ -178,12 +178,12 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 }
 
 /* The same for MR keys from j on, from their products, where a reference has to be raised. */
-static NOINLINE void push_again(struct block *t, const real *keys, int64_t j0, int64_t j)
+static NOINLINE void push_again(struct block *t, const struct place *at, int64_t j0, int64_t j)
 {
     if (t->vectors < NV)
-        store_scores(t, keys, j, j + MR, words(t->d), HALF);
+        store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), HALF);
     else
-        store_scores(t, keys, j, j + MR, words(t->d), NV);
+        store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), NV);
     push_scores(t, j0, j, j + MR);
 }
 
@@ -196,16 +196,31 @@ INLINE void add_sums(struct block *t)
     }
 }
 
+/* Asks for what comes next of keys and values that are used where they lie. */
+INLINE void fetch_direct(const struct block *t, const struct place *at, int64_t j, int64_t j1)
+{
+    for (int i = 0; i < MR; i++) {
+        const void *key = at->keys + (j + MR + i) * at->key_step;
+        const void *value = at->values + (j + i) * at->value_step;
+        if (j + MR < j1)
+            fetch_row(key, t->d);
+        fetch_row(value, t->dv);
+    }
+}
+
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
- * registers. */
-INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t j, int64_t j1,
-                          int64_t n, int nv)
+ * registers. step: at->key_step, which may be a constant. */
+INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j, int64_t j1,
+                          int64_t step, int64_t n, int nv)
 {
     bool begun = false;
     for (; j < j1; j += MR) {
+        const real *const keys = at->keys + j * step;
         vec s[MR][NV], sum[NV];
         bool fits = true;
-        dot_keys(t->qt, s, keys + j * n, n, keys + (j + (t->far ? MR : 0)) * n, nv);
+        if (at->direct)
+            fetch_direct(t, at, j, j1);
+        dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
         begun = begun || settled(t);
         if (!begun)
             begin_references(t, s, nv);
@@ -218,7 +233,7 @@ INLINE void push_products(struct block *t, const real *keys, int64_t j0, int64_t
             fits &= vmask_all(below_limit(sum[v], r)) != 0;
         }
         if (__builtin_expect(!fits, 0)) {
-            push_again(t, keys, j0, j);
+            push_again(t, at, j0, j);
             continue;
         }
         UNROLL for (int v = 0; v < nv; v++)
@@ -232,7 +247,7 @@ INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0,
 {
     if (j >= j1)
         return;
-    store_scores(t, keys, j, j1, n, nv);
+    store_scores(t, keys, j, j1, n, n, nv);
     if (t->shaped)
         shape_scores(t, k0, j, j1);
     if (hides)
@@ -273,17 +288,22 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
 }
 
 /* o += p v over keys j0 .. j1 - 1 of the tile. */
-static NOINLINE void mix_whole(struct block *t, const real *values, int64_t j0, int64_t j1)
+static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    if (t->vectors < NV)
-        mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, false, HALF);
+    const int64_t n = t->dv_panels;
+    if (at->direct && t->vectors < NV)
+        mix(t, t->o, n, t->begun, at->values, at->value_step, MR, t->p, j0, j1, false, HALF);
+    else if (at->direct)
+        mix(t, t->o, n, t->begun, at->values, at->value_step, MR, t->p, j0, j1, false, NV);
+    else if (t->vectors < NV)
+        mix(t, t->o, n, t->begun, at->values, MR, at->panel, t->p, j0, j1, false, HALF);
     else
-        mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, false, NV);
+        mix(t, t->o, n, t->begun, at->values, MR, at->panel, t->p, j0, j1, false, NV);
 }
 
-static NOINLINE void mix_careful(struct block *t, const real *values, int64_t j0, int64_t j1)
+static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun, values, t->p, j0, j1, true, NV);
+    mix(t, t->o, t->dv_panels, t->begun, at->values, MR, at->panel, t->p, j0, j1, true, NV);
 }
 
 /* The keys of tile n that every lane sees, as positions in it, both multiples of MR. */
@@ -303,23 +323,24 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
     return r;
 }
 
-/* Keys j0 .. j1 - 1 of tile n, both multiples of MR; `words` is a constant where that is common. */
-INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t words, int nv)
+/* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`; `words` and `step`, its
+ * key_step, are constants where those are common. */
+INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
+                 int64_t step, int64_t words, int nv)
 {
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
-    const real *keys = tile_keys(u, n);
     const struct attn_range whole = whole_part(t, n, j0, j1);
     const bool part = whole.hi - whole.lo < j1 - j0;
 
     if (part)
         see_tile(t, k0);
-    push_seen(t, keys, k0, j0, j0, whole.lo, true, words, nv);
+    push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
     if (!t->shaped)
-        push_products(t, keys, j0, whole.lo, whole.hi, words, nv);
+        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
     else
-        push_seen(t, keys, k0, j0, whole.lo, whole.hi, false, words, nv);
-    push_seen(t, keys, k0, j0, whole.hi, j1, true, words, nv);
+        push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
+    push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);
     add_sums(t);
     if (u->p->dropout.on)
         drop(t, k0, j0, j1);
@@ -327,9 +348,9 @@ INLINE void tile(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t wor
         see_tile(t, k0);
         if (t->bias.data)
             see_bias(t, k0, j0, j1);
-        mix_careful(t, tile_values(u, n), j0, j1);
+        mix_careful(t, at, j0, j1);
     } else {
-        mix_whole(t, tile_values(u, n), j0, j1);
+        mix_whole(t, at, j0, j1);
     }
     t->begun = true;
 }
@@ -412,14 +433,15 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
             continue;
         if ((n + 1) * BK >= see.hi)
             fetch_results(&t);
+        const struct place at = place_of(u, n);
         if (t.vectors < NV)
-            tile(&t, n, j0, j1, words(t.d), HALF);
-        else if (t.d == 64) /* constants let the compiler fold the row addresses */
-            tile(&t, n, j0, j1, 64 / PAIR, NV);
-        else if (t.d == 128)
-            tile(&t, n, j0, j1, 128 / PAIR, NV);
+            tile(&t, n, &at, j0, j1, at.key_step, words(t.d), HALF);
+        else if (!at.direct && t.d == 64) /* constants let the compiler fold the row addresses */
+            tile(&t, n, &at, j0, j1, 64 / PAIR, 64 / PAIR, NV);
+        else if (!at.direct && t.d == 128)
+            tile(&t, n, &at, j0, j1, 128 / PAIR, 128 / PAIR, NV);
         else
-            tile(&t, n, j0, j1, words(t.d), NV);
+            tile(&t, n, &at, j0, j1, at.key_step, words(t.d), NV);
     }
     finish(&t);
 }

@@ -57,7 +57,8 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
 enum {
     ATTN_TILE_HIDES = 1,    /* the key mask hides some of its keys */
     ATTN_TILE_HIDDEN = 2,   /* it hides all of them */
-    ATTN_TILE_NONFINITE = 4 /* a value that the mask does not hide is NaN or infinite */
+    ATTN_TILE_NONFINITE = 4, /* a value that the mask does not hide is NaN or infinite */
+    ATTN_TILE_DIRECT = 8    /* it is not packed: keys and values are used where they lie */
 };
 
 /* The decode form. Its unit is a sequence with all its heads (head_kv, packed and tile_info are not

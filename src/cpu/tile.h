@@ -2,12 +2,14 @@
 /*
  * Packed tiles of the forward pass. A tile holds its keys as rows of words, [room][d / PAIR], then
  * its values in panels. Rows up to the next multiple of MR are 0, and so are keys and values that
- * the mask hides.
+ * the mask hides. Where few rows share a tile it is not packed: that would take longer than it saves.
  */
 #ifndef ATTN_CPU_TILE_H
 #define ATTN_CPU_TILE_H
 
 #include "cpu/pack.h"
+
+enum { DIRECT_ROWS = NV * VEC_N }; /* so many rows at most use tiles where they lie */
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
@@ -15,15 +17,46 @@ static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
     return round_up(reals * (int64_t)sizeof(real), 64);
 }
 
-static real *tile_keys(const struct attn_unit *u, int64_t t)
+/* Where the words of a tile lie: key j at keys + j key_step; column c of value j, or pair of values,
+ * at values + c / MR panel + j value_step + c % MR. */
+struct place {
+    const real *keys, *values;
+    int64_t key_step, value_step, panel;
+    bool direct; /* in the caller's tensors */
+};
+
+static struct place place_of(const struct attn_unit *u, int64_t t)
 {
-    const int64_t bytes = tile_bytes(u->p->head_dim, u->p->head_dim_v, u->room);
-    return (real *)(void *)(u->packed + t * bytes);
+    const struct attn_problem *p = u->p;
+    struct place at;
+    at.direct = u->tile_info[t] & ATTN_TILE_DIRECT;
+    if (at.direct) {
+        at.keys = (const real *)(const void *)attn_view_at(&p->k, &p->key, u->b, t * BK,
+                                                           u->head_kv, sizeof(elem));
+        at.values = (const real *)(const void *)attn_view_at(&p->v, &p->key, u->b, t * BK,
+                                                             u->head_kv, sizeof(elem));
+        at.key_step = p->k.token;
+        at.value_step = p->v.token;
+        at.panel = MR;
+        return at;
+    }
+    at.keys = (const real *)(const void *)(u->packed +
+                                           t * tile_bytes(p->head_dim, p->head_dim_v, u->room));
+    at.values = at.keys + u->room * words(p->head_dim);
+    at.key_step = words(p->head_dim);
+    at.value_step = MR;
+    at.panel = panel_words(u->room);
+    return at;
 }
 
-static real *tile_values(const struct attn_unit *u, int64_t t)
+/* Whether a tile is used where it lies: its elements are the computing type's, all rows see all of it,
+ * nothing asks what its values are, and groups of keys and of columns have no ends. */
+static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
-    return tile_keys(u, t) + u->room * words(u->p->head_dim);
+    const struct attn_problem *p = u->p;
+    return sizeof(elem) == sizeof(real) && u->nq * p->group <= DIRECT_ROWS && n % MR == 0 &&
+           p->head_dim_v % MR == 0 && !p->key.table && !u->key_mask && !u->weights &&
+           !has_masks(p) && !shapes_scores(p) && attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
 
 static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
@@ -32,6 +65,8 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
     const int64_t d = p->head_dim, dv = p->head_dim_v;
     const int64_t ahead = rows_ahead(d + dv);
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
+    if (is_direct(u, k0, n))
+        return ATTN_TILE_DIRECT;
     real *keys = (real *)(void *)to, *values = keys + u->room * words(d);
     const bool paged = p->key.table != NULL;
     const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, k0, u->head_kv, sizeof(elem));
