@@ -198,8 +198,13 @@ static void prepare_block(const struct attn_unit *u, int64_t row0, int64_t end, 
 
 static void prepare(const struct attn_unit *u, int64_t strip)
 {
-    for (int64_t m = 0; m < blocks_of(u, strip); m++)
-        prepare_block(u, (strip * STRIP + m) * BQ, rows_of(u), ready_at(u, strip, m));
+    for (int64_t m = 0; m < blocks_of(u, strip); m++) {
+        const int64_t row0 = (strip * STRIP + m) * BQ, next = row0 + BQ;
+        fetch_queries(u, next);
+        fetch_block(u, &u->p->dout, u->p->head_dim_v, next);
+        fetch_block(u, &u->p->out, u->p->head_dim_v, next);
+        prepare_block(u, row0, rows_of(u), ready_at(u, strip, m));
+    }
 }
 
 /* Keys that some row of the strip sees. */
@@ -220,8 +225,7 @@ struct work {
     real *k, *v;       /* [room][d], [room][dv] */
     real *panels;      /* of keys, as pack.h has those of values */
     real *dk, *dv;     /* panels, [d / WIDE][room][WIDE], the last one narrower; without the scale */
-    real *capped, *g;  /* [room][BQ] */
-    real *s;           /* [room][BQ] */
+    real *s, *capped;  /* [room][BQ] */
     real *p, *ds;      /* [STRIP][room][BQ] */
     struct block t[STRIP];
     struct attn_range part[STRIP]; /* keys of the tile that a block has to do with */
@@ -231,7 +235,7 @@ static int64_t work_bytes(const struct attn_problem *p, int64_t room)
 {
     const int64_t d = p->head_dim, dv = p->head_dim_v;
     const int64_t reals = room * (d + dv + padded(d) + padded(dv)) +
-                          round_up(d, MR) / MR * panel_words(room) + (3 + 2 * STRIP) * room * BQ;
+                          round_up(d, MR) / MR * panel_words(room) + (2 + 2 * STRIP) * room * BQ;
     return round_up((int64_t)sizeof(struct work), 64) +
            round_up(reals * (int64_t)sizeof(real), 64);
 }
@@ -248,7 +252,6 @@ static struct work *work_begin(const struct attn_unit *u, void *scratch)
     w->dk = at, at += room * padded(d);
     w->dv = at, at += room * padded(dv);
     w->capped = at, at += room * BQ;
-    w->g = at, at += room * BQ;
     w->s = at, at += room * BQ;
     w->p = at, at += STRIP * room * BQ;
     w->ds = at;
@@ -313,40 +316,78 @@ static NOINLINE void note_seen(struct block *t, int64_t j0, int64_t j1)
     t->partly = true;
 }
 
-/* From the scores in t->s and products g of values and dout: p and ds of keys j0 .. j1 - 1, without
- * what is smaller than `least`. Through the softcap if t->capped is set, and with the sign of the
- * scale if `negative`; plain: neither, and no dropout. */
-INLINE void differentiate(const struct block *t, const struct ready *ready, const real *g, real *p,
-                          real *ds, int64_t j0, int64_t j1, real least, bool negative, bool plain)
+/* The scores of MR keys from j on, as they are in s or, if that is null, in t->s: their probabilities,
+ * e^(score - LSE), to p. */
+INLINE void weigh_keys(const struct block *t, const struct ready *ready, vec s[MR][NV], real *p,
+                       int64_t j)
+{
+    UNROLL for (int v = 0; v < NV; v++) {
+        const vec ref = vec_load(ready->ref + v * VEC_N), rest = vec_load(ready->rest + v * VEC_N);
+        UNROLL for (int i = 0; i < MR; i++) {
+            const int64_t at = (j + i) * BQ + v * VEC_N;
+            const vec score = s ? s[i][v] : vec_load(t->s + at);
+            const vmask gone = vec_le(score, vec_set(-INFINITY));
+            const vec e = probability(vec_sub(score, ref), t->scale, rest);
+            if (s)
+                vec_store(t->s + at, score);
+            vec_store(p + at, vec_unless(gone, e));
+        }
+    }
+}
+
+/* Scores and probabilities of keys j0 .. j1 - 1, which every lane sees and of which nothing is asked
+ * but the product: exponentials go on beside the products that follow. */
+INLINE void weigh_products(struct block *t, const struct ready *ready, const real *keys, real *p,
+                           int64_t j0, int64_t j1, int64_t n, const real *next)
+{
+    for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
+        vec s[MR][NV];
+        dot_keys(t->qt, s, keys + j * n, n, n, next, NV);
+        weigh_keys(t, ready, s, p, j);
+    }
+}
+
+/* From the scores in t->s, probabilities p and products g of values and dout: the gradients of the
+ * scores of MR keys from j on, without what is smaller than `least`, and what the probabilities are
+ * with dropout. Through the softcap if t->capped is set, and with the sign of the scale if `negative`;
+ * plain: neither, and no dropout. */
+INLINE void differentiate(const struct block *t, const struct ready *ready, vec g[MR][NV], real *p,
+                          real *ds, int64_t j, real least, bool negative, bool plain)
 {
     const struct attn_dropout *drop = &t->u->p->dropout;
     const struct scaling scaling = scaling_of(t->u->p);
     const vec sign = vec_set(negative ? -1 : 1), kept_scale = vec_set((real)drop->scale);
     const vec lowest = vec_set(-INFINITY), zero = vec_zero();
-    for (int v = 0; v < NV; v++) {
-        const vec ref = vec_load(ready->ref + v * VEC_N), rest = vec_load(ready->rest + v * VEC_N);
+    UNROLL for (int v = 0; v < NV; v++) {
         const vec delta = vec_load(ready->delta + v * VEC_N);
-        for (int64_t j = j0; j < j1; j += MR) {
-            UNROLL for (int i = 0; i < MR; i++) {
-                const int64_t at = (j + i) * BQ + v * VEC_N;
-                const vec s = vec_load(t->s + at);
-                const vmask gone = vec_le(s, lowest);
-                const vec e = vec_unless(gone, probability(vec_sub(s, ref), t->scale, rest));
-                vec weight = e, product = vec_load(g + at);
-                if (!plain && drop->on) {
-                    const vmask kept = vmask_of(t->kept[j + i] >> v * VEC_N);
-                    weight = vec_mul(e, vec_select(kept, kept_scale, zero)); /* NaN stays */
-                    product = vec_select(kept, vec_mul(product, kept_scale), zero);
-                }
-                vec d = vec_mul(e, vec_sub(product, delta));
-                if (!plain && t->capped)
-                    d = vec_mul(d, cap_slope(scaling, vec_load(t->capped + at)));
-                if (!plain)
-                    d = vec_mul(d, sign);
-                vec_store(p + at, weight);
-                vec_store(ds + at, unless_small(vec_unless(gone, d), vec_set(least)));
+        UNROLL for (int i = 0; i < MR; i++) {
+            const int64_t at = (j + i) * BQ + v * VEC_N;
+            const vmask gone = vec_le(vec_load(t->s + at), lowest);
+            const vec e = vec_load(p + at);
+            vec product = g[i][v];
+            if (!plain && drop->on) {
+                const vmask kept = vmask_of(t->kept[j + i] >> v * VEC_N);
+                vec_store(p + at, vec_mul(e, vec_select(kept, kept_scale, zero))); /* NaN stays */
+                product = vec_select(kept, vec_mul(product, kept_scale), zero);
             }
+            vec d = vec_mul(e, vec_sub(product, delta));
+            if (!plain && t->capped)
+                d = vec_mul(d, cap_slope(scaling, vec_load(t->capped + at)));
+            if (!plain)
+                d = vec_mul(d, sign);
+            vec_store(ds + at, unless_small(vec_unless(gone, d), vec_set(least)));
         }
+    }
+}
+
+INLINE void differentiate_keys(const struct block *t, const struct ready *ready, const real *dout_t,
+                               const real *values, real *p, real *ds, int64_t j0, int64_t j1,
+                               int64_t n, const real *next, real least, bool negative, bool plain)
+{
+    for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
+        vec g[MR][NV];
+        dot_keys(dout_t, g, values + j * n, n, n, next, NV);
+        differentiate(t, ready, g, p, ds, j, least, negative, plain);
     }
 }
 
@@ -374,24 +415,34 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
     w->part[m] = (struct attn_range){j0, j1};
     real *const at_p = w->p + m * u->room * BQ, *const at_ds = w->ds + m * u->room * BQ;
 
-    store_products(t->s, t->qt, w->k, j0, j1, d, d, dout_t, NV);
-    if (t->shaped)
-        shape_scores(t, w->k0, j0, j1);
-    if (!ready->all || w->hides || t->partly ||
-        !attn_band_whole(u->band, t->query[0], t->query[BQ - 1] + 1, w->k0 + j0, w->k0 + j1)) {
-        see_tile(t, w->k0);
-        hide(t, w->k0, j0, j1);
+    const bool whole =
+        ready->all && !w->hides && !t->partly &&
+        attn_band_whole(u->band, t->query[0], t->query[BQ - 1] + 1, w->k0 + j0, w->k0 + j1);
+    const bool finite = w->finite && ready->q_finite && ready->dout_finite;
+    if (whole && finite && !t->shaped) {
+        weigh_products(t, ready, w->k, at_p, j0, j1, d, dout_t);
+    } else {
+        store_products(t->s, t->qt, w->k, j0, j1, d, d, dout_t, NV);
+        if (t->shaped)
+            shape_scores(t, w->k0, j0, j1);
+        if (!whole) {
+            see_tile(t, w->k0);
+            hide(t, w->k0, j0, j1);
+        }
+        if (!finite)
+            note_seen(t, j0, j1);
+        for (int64_t j = j0; j < j1; j += MR)
+            weigh_keys(t, ready, NULL, at_p, j);
     }
-    store_products(w->g, dout_t, w->v, j0, j1, dv, dv, next, NV);
     if (p->dropout.on)
         draw_kept(t, w->k0, j0, j1);
-    if (!w->finite || !ready->q_finite || !ready->dout_finite)
-        note_seen(t, j0, j1);
     const real least = through ? LEAST_NORMAL : 0; /* else no products follow, which take longer */
     if (p->dropout.on || t->capped || negative)
-        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, least, negative, false);
+        differentiate_keys(t, ready, dout_t, w->v, at_p, at_ds, j0, j1, dv, next, least, negative,
+                           false);
     else
-        differentiate(t, ready, w->g, at_p, at_ds, j0, j1, least, false, true);
+        differentiate_keys(t, ready, dout_t, w->v, at_p, at_ds, j0, j1, dv, next, least, false,
+                           true);
 }
 
 static void do_any_block(struct work *w, const struct ready *ready, const real *dout_t, int64_t m,
