@@ -38,7 +38,8 @@ struct attn_plan {
     size_t workspace;   /* bytes that run() needs, aligned to ATTN_ALIGN, where the tensors lie */
     bool brings_own;    /* run() takes them itself where the caller brings none */
     int32_t threads;    /* at most so many work on it */
-    const void *kernel_set; /* the backend's own: what it picked */
+    const void *kernel_set; /* the backend's own: what it picked, */
+    _Alignas(16) unsigned char layout[256]; /* and what it laid out, for run() */
     const char *kernel[3]; /* the words of its name; null where there are fewer */
     char reason[192];   /* of a refusal: the field and why */
 };

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The cpu backend: which kernel, how much workspace. */
+#include <string.h>
+
 #include "backend.h"
 #include "cpu/backward.h"
 #include "cpu/isa.h"
@@ -29,6 +31,7 @@ static void plan_forward(const struct attn_settings *s, const struct attn_proble
         refuse_size(plan, p);
         return;
     }
+    memcpy(plan->layout, &schedule, sizeof schedule);
     plan->workspace = schedule.bytes;
     plan->threads = schedule.threads;
     plan->kernel_set = kernel;
@@ -50,6 +53,7 @@ static void plan_backward(const struct attn_settings *s, const struct attn_probl
         refuse_size(plan, p);
         return;
     }
+    memcpy(plan->layout, &back, sizeof back);
     plan->workspace = back.bytes;
     plan->threads = back.threads;
     plan->kernel_set = kernel;
@@ -57,6 +61,9 @@ static void plan_backward(const struct attn_settings *s, const struct attn_probl
     plan->kernel[1] = attn_dtype_name(p->dtype);
     plan->kernel[2] = attn_isa_name(s->isa, NULL);
 }
+
+#define FITS(what) (sizeof(what) <= sizeof ((struct attn_plan *)0)->layout)
+_Static_assert(FITS(struct attn_schedule) && FITS(struct attn_backward_plan), "layouts in plans");
 
 static void plan(const struct attn_settings *s, const struct attn_problem *p,
                  struct attn_plan *plan)
@@ -70,15 +77,15 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
                        const struct attn_plan *plan, void *workspace, struct attn_message *m)
 {
-    (void)m;
+    (void)s, (void)m;
     attn_clear_unused_rows(p);
     if (p->pass == ATTN_PASS_BACKWARD) {
         struct attn_backward_plan back;
-        attn_backward_plan(&back, p, plan->kernel_set, s->threads);
+        memcpy(&back, plan->layout, sizeof back);
         attn_backward_run(&back, p, plan->kernel_set, workspace);
     } else if (p->heads_q > 0 && p->query.max > 0) {
         struct attn_schedule schedule;
-        attn_schedule_plan(&schedule, p, plan->kernel_set, s->threads);
+        memcpy(&schedule, plan->layout, sizeof schedule);
         attn_schedule_run(&schedule, p, plan->kernel_set, workspace);
     }
     return ATTN_OK;
