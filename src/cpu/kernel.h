@@ -16,12 +16,14 @@
 #include "problem.h"
 #include "score.h"
 
-/* Keys in a tile of the tiled form. A sequence with at most DECODE_ROWS rows to a key/value head
- * takes the decode form, in chunks of CHUNK_KEYS keys. Results depend on all three. */
-enum { ATTN_TILE_KEYS = 128, ATTN_DECODE_ROWS = 8, ATTN_CHUNK_KEYS = 512 };
+/* Keys in a tile of the tiled form, and in a chunk of the decode form. Results depend on both. */
+enum { ATTN_TILE_KEYS = 128, ATTN_CHUNK_KEYS = 512 };
 
 /* Head sizes up to which no size of a tile or block overflows. */
 static const int64_t ATTN_MOST_DIM = 1 << 24;
+
+/* To which cache keys and values are asked for that are far from it; nothing, where they are few. */
+enum attn_asks { ATTN_ASKS_NOTHING, ATTN_ASKS_FIRST, ATTN_ASKS_SECOND };
 
 struct attn_unit {
     const struct attn_problem *p;
@@ -36,7 +38,7 @@ struct attn_unit {
                                 where all sequences are shorter; a multiple of 8 */
     char *packed;            /* tiles, each tile_bytes() long */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
-    bool asks_second;        /* decode: memory is asked for to the second cache */
+    enum attn_asks asks;     /* decode: whether memory is asked for ahead */
 };
 
 /* Sequence b and key/value head of a unit, and what follows from them. */
@@ -64,6 +66,8 @@ enum {
 /* The decode form. Its unit is a sequence with all its heads (head_kv, packed and tile_info are not
  * used), its items are chunks of keys for ranges of heads. */
 struct attn_cpu_decode {
+    /* A sequence with at most so many rows to a key/value head takes this form. */
+    int64_t (*most_rows)(const struct attn_problem *p);
     /* Bytes of the scratch memory of a thread for a range of so many heads, and of the partial
      * results of one chunk; rows: nq * group. */
     int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t rows, int64_t heads);

@@ -38,9 +38,10 @@ static bool wants_columns(const struct attn_problem *p)
     return p->key_sums.data || p->probs_fn;
 }
 
-static bool is_decode(const struct attn_problem *p, int64_t nq)
+static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel, int64_t nq)
 {
-    return nq > 0 && p->group > 0 && nq <= ATTN_DECODE_ROWS / p->group && !wants_columns(p);
+    return nq > 0 && p->group > 0 && nq <= kernel->decode->most_rows(p) / p->group &&
+           !wants_columns(p);
 }
 
 static int64_t chunks_of(int64_t nk)
@@ -71,7 +72,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     s->tiled = s->decoded = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-        if (is_decode(p, nq)) {
+        if (is_decode(p, kernel, nq)) {
             size_t partial = 0;
             const int64_t chunks = chunks_of(nk);
             s->decoded++;
@@ -103,7 +104,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
 
 /* Multiplications and additions of a call, and what else takes as long: where few rows share what is
  * read, reading a number takes as long as some sixteen of them. */
-static double work_of(const struct attn_problem *p)
+static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
 {
     const double read = 16;
     double work = 0;
@@ -111,10 +112,24 @@ static double work_of(const struct attn_problem *p)
         const int64_t nq = attn_axis_len(&p->query, b);
         const double pairs = attn_pairs_of(p, b);
         work += pairs * (double)p->heads_q;
-        if (is_decode(p, nq))
+        if (is_decode(p, kernel, nq))
             work += read * pairs / (double)nq * (double)p->heads_kv;
     }
     return work * (double)(p->head_dim + p->head_dim_v);
+}
+
+/* Few keys and values are in the second cache when they have been used before, and so near that to ask
+ * for them takes longer than to wait. */
+static enum attn_asks asks_of(const struct attn_problem *p)
+{
+    const double near = 1 << 19; /* bytes */
+    const struct attn_axis *a = &p->key;
+    const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
+    const double bytes = keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
+                         (double)attn_dtype_size(p->dtype);
+    return bytes <= near            ? ATTN_ASKS_NOTHING
+           : attn_isa_asks_second() ? ATTN_ASKS_SECOND
+                                    : ATTN_ASKS_FIRST;
 }
 
 /* The second round's part of the workspace. */
@@ -137,7 +152,8 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM || p->heads_kv > INT32_MAX ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
-    s->threads = attn_team_threads(work_of(p), threads);
+    s->threads = attn_team_threads(work_of(p, kernel), threads);
+    s->asks = asks_of(p);
     s->packed = 0;
     if (!survey(s, p, kernel))
         return false;
@@ -213,8 +229,8 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     attn_unit_describe(u, p, job->order[n / p->heads_kv], n % p->heads_kv);
     u->room = job->s->room;
     u->weights = job->weights;
-    u->asks_second = attn_isa_asks_second();
-    slot->decode = is_decode(p, u->nq);
+    u->asks = job->s->asks;
+    slot->decode = is_decode(p, job->kernel, u->nq);
     if (slot->decode) {
         slot->chunks = chunks_of(u->nk);
         slot->heads = heads_of(p, job->kernel->decode, u->nq * p->group, slot->chunks,

@@ -19,6 +19,7 @@ struct attn_schedule {
     size_t scratch;         /* bytes per thread */
     size_t packed, partial; /* bytes per slot */
     size_t tile;            /* bytes of a packed tile */
+    enum attn_asks asks;    /* see struct attn_unit */
     size_t weights;         /* bytes for all rows; 0: nobody wants columns of probabilities */
     size_t columns;         /* then: bytes per thread to make them with */
     size_t bytes;           /* of the whole workspace */
