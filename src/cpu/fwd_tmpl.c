@@ -19,9 +19,6 @@
 #include "cpu/block.h"
 #include "cpu/tile.h"
 
-/* What of packed keys and values a second cache keeps beside all else. */
-enum { FAR_BYTES = 1 << 19 };
-
 /* ---- Memory of a block ----------------------------------------------------------------------- */
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room)

@@ -9,7 +9,8 @@
 
 #include "cpu/pack.h"
 
-enum { DIRECT_ROWS = NV * VEC_N }; /* so many rows at most use tiles where they lie */
+enum { FAR_BYTES = 1 << 19 };          /* of keys and values: a second cache has room for fewer */
+enum { DIRECT_ROWS = 2 * NV * VEC_N }; /* so many rows at most use tiles where they lie */
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
@@ -49,13 +50,14 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
     return at;
 }
 
-/* Whether a tile is used where it lies: its elements are the computing type's, all rows see all of it,
- * nothing asks what its values are, and groups of keys and of columns have no ends. */
+/* Whether a tile is used where it lies: its elements are the computing type's and near, all rows see
+ * all of it, nothing asks what its values are, and groups of keys and of columns have no ends. */
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
-    return sizeof(elem) == sizeof(real) && u->nq * p->group <= DIRECT_ROWS && n % MR == 0 &&
-           p->head_dim_v % MR == 0 && !p->key.table && !u->key_mask && !u->weights &&
+    return sizeof(elem) == sizeof(real) && u->nq * p->group <= DIRECT_ROWS &&
+           u->nk * (p->head_dim + p->head_dim_v) * (int64_t)sizeof(elem) <= FAR_BYTES &&
+           n % MR == 0 && p->head_dim_v % MR == 0 && !p->key.table && !u->key_mask && !u->weights &&
            !has_masks(p) && !shapes_scores(p) && attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
 
