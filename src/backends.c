@@ -18,20 +18,13 @@ const struct attn_device_ops *const attn_device_ops = &attn_cuda_device_ops;
 const struct attn_device_ops *const attn_device_ops = NULL;
 #endif
 
-attn_status attn_place_unknown(const char *name, struct attn_place place, struct attn_message *m)
-{
-    return place.unknown ? attn_say(m, ATTN_DEVICE_ERROR, "%s: where it lies cannot be told: %s",
-                                    name, place.unknown)
-                         : ATTN_OK;
-}
-
 struct attn_place attn_place_of(const void *data)
 {
 #if ATTN_HAVE_CUDA
     return attn_cuda_place(data);
 #else
     (void)data;
-    return (struct attn_place){ATTN_HOST, true, NULL};
+    return attn_host_place();
 #endif
 }
 

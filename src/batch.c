@@ -195,20 +195,20 @@ static attn_status pack(const struct attn_kept *kept, attn_packing *packing,
 {
     struct attn_placed arrays[ATTN_PACKING_SPANS];
     struct attn_span spans[ATTN_PACKING_SPANS];
-    int32_t device;
+    struct attn_place at;
     int64_t total;
     attn_packing_arrays(kept, packing, arrays);
-    attn_status status = attn_find_place(call, arrays, ATTN_PACKING_SPANS, &device);
+    attn_status status = attn_find_place(call, arrays, ATTN_PACKING_SPANS, &at);
     if (status == ATTN_OK)
-        status = attn_packing_check(kept, packing, device, &total, call->message);
+        status = attn_packing_check(kept, packing, at.device, &total, call->message);
     if (status != ATTN_OK)
         return status;
     attn_packing_spans(kept, packing, total, spans);
     status = attn_check_spans(spans, ATTN_PACKING_SPANS, call->message);
-    if (status == ATTN_OK && device == ATTN_HOST)
+    if (status == ATTN_OK && at.device == ATTN_HOST)
         attn_packing_fill(kept, packing);
     else if (status == ATTN_OK)
-        status = attn_packing_on_device(&(struct attn_device_call){call->settings, device,
+        status = attn_packing_on_device(&(struct attn_device_call){call->settings, at,
                                                                    call->message},
                                         kept, total, NULL, packing);
     return status;
@@ -288,17 +288,17 @@ attn_status attn_position_ids(attn_context *context, int64_t batch, const int32_
         {"offsets", offsets, sizeof *offsets, true},
     };
     struct attn_call call;
-    int32_t device;
+    struct attn_place at;
     int64_t rows;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = attn_find_place(&call, arrays, (int)(sizeof arrays / sizeof *arrays), &device);
+        status = attn_find_place(&call, arrays, (int)(sizeof arrays / sizeof *arrays), &at);
     if (status == ATTN_OK)
-        status = check_positions(&p, device, &rows, call.message);
+        status = check_positions(&p, at.device, &rows, call.message);
     if (status != ATTN_OK)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = {call.settings, device, call.message};
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, at, call.message};
         return attn_device_ops->positions(&c, &p, rows);
     }
     for (int64_t b = 0; b < batch; b++)

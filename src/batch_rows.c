@@ -98,9 +98,9 @@ static attn_status check_unpad(attn_dtype dtype, const struct attn_kept *kept, i
     return attn_check_spans(spans, ATTN_PACKING_SPANS + 2, m);
 }
 
-static struct attn_device_call on_device(const struct attn_call *call, int32_t device)
+static struct attn_device_call on_device(const struct attn_call *call, struct attn_place at)
 {
-    return (struct attn_device_call){call->settings, device, call->message};
+    return (struct attn_device_call){call->settings, at, call->message};
 }
 
 attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, int64_t seqlen,
@@ -112,17 +112,17 @@ attn_status attn_unpad(attn_context *context, attn_dtype dtype, int64_t batch, i
     struct attn_placed arrays[ATTN_PACKING_SPANS + 2] = {{"x", x, 1, false},
                                                          {"packed", packed, 1, false}};
     struct attn_call call;
-    int32_t device;
+    struct attn_place at;
     attn_status status = attn_call_begin(&call, context);
     attn_packing_arrays(&kept, packing, arrays + 2);
     if (status == ATTN_OK)
-        status = attn_find_place(&call, arrays, ATTN_PACKING_SPANS + 2, &device);
+        status = attn_find_place(&call, arrays, ATTN_PACKING_SPANS + 2, &at);
     if (status == ATTN_OK)
-        status = check_unpad(dtype, &kept, width, packing, device, &r, call.message);
+        status = check_unpad(dtype, &kept, width, packing, at.device, &r, call.message);
     if (status != ATTN_OK)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = on_device(&call, device);
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, at);
         return attn_packing_on_device(&c, &kept, r.count, &r, packing);
     }
     attn_packing_fill(&kept, packing);
@@ -214,14 +214,14 @@ static attn_status check_pad(attn_dtype dtype, int64_t width, bool known, struct
     return attn_check_spans(spans, (int)(sizeof spans / sizeof *spans), m);
 }
 
-/* The device of rows that go by their indices, as bytes or as elements of `size` bytes. */
+/* The place of rows that go by their indices, as bytes or as elements of `size` bytes. */
 static attn_status find_rows(const struct attn_call *call, const char *from, const char *to,
-                             const struct attn_rows *r, int64_t size, int32_t *device)
+                             const struct attn_rows *r, int64_t size, struct attn_place *at)
 {
     const struct attn_placed arrays[] = {{from, r->from, size, false},
                                          {to, r->to, size, false},
                                          {"indices", r->indices, sizeof *r->indices, true}};
-    return attn_find_place(call, arrays, (int)(sizeof arrays / sizeof *arrays), device);
+    return attn_find_place(call, arrays, (int)(sizeof arrays / sizeof *arrays), at);
 }
 
 attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int64_t width,
@@ -231,17 +231,17 @@ attn_status attn_pad(attn_context *context, attn_dtype dtype, int64_t rows, int6
         .from = packed, .to = x, .indices = indices, .count = total, .total = rows};
     struct attn_call call;
     bool ascending = true;
-    int32_t device;
+    struct attn_place at;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = find_rows(&call, "packed", "x", &r, 1, &device);
+        status = find_rows(&call, "packed", "x", &r, 1, &at);
     if (status == ATTN_OK)
-        status = check_pad(dtype, width, attn_is_known(indices, device), &r, &ascending,
+        status = check_pad(dtype, width, attn_is_known(indices, at.device), &r, &ascending,
                            call.message);
     if (status != ATTN_OK || r.total == 0 || r.row_bytes == 0)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = on_device(&call, device);
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, at);
         return attn_device_ops->pad(&c, &r);
     }
     if (ascending)
@@ -289,16 +289,16 @@ attn_status attn_gather(attn_context *context, attn_dtype dtype, int64_t rows, i
     struct attn_rows r = {
         .from = x, .to = out, .indices = indices, .count = count, .total = rows};
     struct attn_call call;
-    int32_t device;
+    struct attn_place at;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = find_rows(&call, "x", "out", &r, 1, &device);
+        status = find_rows(&call, "x", "out", &r, 1, &at);
     if (status == ATTN_OK)
-        status = check_gather(dtype, width, attn_is_known(indices, device), &r, call.message);
+        status = check_gather(dtype, width, attn_is_known(indices, at.device), &r, call.message);
     if (status != ATTN_OK || r.count == 0 || r.row_bytes == 0)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = on_device(&call, device);
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, at);
         return attn_device_ops->gather(&c, &r);
     }
     in_parallel(&call, r.count * r.row_bytes, gather_part, &r);
@@ -389,17 +389,17 @@ attn_status attn_gather_backward(attn_context *context, attn_dtype dtype, int64_
                           .dout = dout, .dx = dx, .indices = indices};
     const struct attn_rows r = {.from = dout, .to = dx, .indices = indices};
     struct attn_call call;
-    int32_t device;
+    struct attn_place at;
     int64_t bytes = 0;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
-        status = find_rows(&call, "dout", "dx", &r, attn_dtype_size(dtype), &device);
+        status = find_rows(&call, "dout", "dx", &r, attn_dtype_size(dtype), &at);
     if (status == ATTN_OK)
-        status = check_sums(&s, attn_is_known(indices, device), &bytes, call.message);
+        status = check_sums(&s, attn_is_known(indices, at.device), &bytes, call.message);
     if (status != ATTN_OK || rows == 0 || width == 0)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = on_device(&call, device);
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = on_device(&call, at);
         return attn_device_ops->sum(&c, &s);
     }
     const attn_allocator *memory = &call.settings->allocator;

@@ -233,7 +233,7 @@ static void put_lengths(const struct attn_append *a)
 
 /* A sound call, and the device for it. */
 static attn_status begin(attn_context *context, const attn_append_desc *desc,
-                         struct attn_call *call, struct attn_append *a, int32_t *device)
+                         struct attn_call *call, struct attn_append *a, struct attn_place *at)
 {
     struct attn_place place;
     attn_append_desc d;
@@ -245,19 +245,19 @@ static attn_status begin(attn_context *context, const attn_append_desc *desc,
         status = check_append(&d, a, &place, call->message);
     if (status == ATTN_OK && a->k.to.table && !a->k.unread)
         status = map_pages(call, a);
-    return status == ATTN_OK ? attn_settle_tokens(call, "k_cache", place, &a->k, device) : status;
+    return status == ATTN_OK ? attn_settle_tokens(call, "k_cache", place, &a->k, at) : status;
 }
 
 static attn_status append(attn_context *context, const attn_append_desc *desc)
 {
     struct attn_call call;
     struct attn_append a;
-    int32_t device;
-    const attn_status status = begin(context, desc, &call, &a, &device);
+    struct attn_place at;
+    const attn_status status = begin(context, desc, &call, &a, &at);
     if (status != ATTN_OK)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = {call.settings, device, call.message};
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, at, call.message};
         return attn_device_ops->append(&c, &a);
     }
     attn_tokens_move(&call, &a.k);
@@ -279,9 +279,9 @@ static attn_status append_status(attn_context *context, const attn_append_desc *
 {
     struct attn_call call;
     struct attn_append a;
-    int32_t device;
-    const attn_status status = begin(context, desc, &call, &a, &device);
-    return status == ATTN_OK ? attn_tokens_status(&call, &a.k, device) : status;
+    struct attn_place at;
+    const attn_status status = begin(context, desc, &call, &a, &at);
+    return status == ATTN_OK ? attn_tokens_status(&call, &a.k, at) : status;
 }
 
 attn_status attn_cache_append_status(attn_context *context, const attn_append_desc *desc)

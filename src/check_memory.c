@@ -92,14 +92,6 @@ attn_status attn_add_masks(struct attn_check_state *c)
     return add_mask(c, "query_mask", d->query_mask, &d->query, p->query.span, &p->query_mask);
 }
 
-static const char *place_name(struct attn_place place, char text[32])
-{
-    if (place.device == ATTN_HOST)
-        return "host memory";
-    snprintf(text, 32, "memory of device %d", (int)place.device);
-    return text;
-}
-
 /* A place; the first that has been found there, and the first that the host cannot reach; null:
  * none has. */
 struct found {
@@ -111,12 +103,12 @@ struct found {
 static attn_status join(struct attn_check_state *c, const struct attn_operand *o,
                         struct attn_place at, struct found *before)
 {
-    char here[32], there[32];
-    if (before->name && at.device != before->place.device)
-        return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s: lies in %s, but %s in %s", o->name,
-                        place_name(at, here), before->name, place_name(before->place, there));
+    if (before->name && !attn_places_meet(at, before->place))
+        return attn_lie_apart(o->name, at, before->name, before->place, c->m);
     if (!before->name)
         *before = (struct found){at, o->name, NULL};
+    if (!before->place.context)
+        before->place.context = at.context;
     if (!before->far && !at.host)
         before->far = o->name;
     before->place.host = !before->far;
@@ -128,7 +120,7 @@ static attn_status join(struct attn_check_state *c, const struct attn_operand *o
 static attn_status check_tensor_places(struct attn_check_state *c, struct found *before)
 {
     const bool computed = c->p && c->mode != ATTN_CHECK_KEEP; /* by a backend, perhaps a device */
-    char here[32];
+    char here[ATTN_PLACE_NAME];
     for (int32_t n = 0; n < c->count; n++) {
         const struct attn_operand *o = &c->operands[n];
         const bool empty = attn_bytes_reach(&o->bytes) == 0;
@@ -144,7 +136,7 @@ static attn_status check_tensor_places(struct attn_check_state *c, struct found 
         }
         if (!computed && !at.host)
             return attn_say(c->m, ATTN_UNSUPPORTED, "%s: lies in %s, and this call is for host "
-                            "memory", o->name, place_name(at, here));
+                            "memory", o->name, attn_place_name(at, here));
         status = join(c, o, at, before);
         if (status != ATTN_OK)
             return status;
@@ -174,7 +166,7 @@ static attn_status check_array_places(struct attn_check_state *c, struct found *
 
 attn_status attn_check_places(struct attn_check_state *c)
 {
-    struct found found = {{ATTN_HOST, true, NULL}, NULL, NULL};
+    struct found found = {attn_host_place(), NULL, NULL};
     attn_status status = check_tensor_places(c, &found);
     if (status == ATTN_OK)
         status = check_array_places(c, &found);

@@ -140,7 +140,7 @@ attn_status attn_context_create(attn_context **context, const attn_options *opti
     if (!c)
         return attn_say(&thread_message, ATTN_NO_MEMORY, "no memory for a context");
     c->settings = settings;
-    c->ferry = (struct attn_ferry){{NULL, NULL}, {NULL, NULL}, 0, 0};
+    c->ferry = (struct attn_ferry){.bytes = 0};
     c->settings.ferry = &c->ferry;
     c->message.text[0] = 0;
     *context = c;

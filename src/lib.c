@@ -94,7 +94,7 @@ static const struct attn_backend_ops *choose(const struct attn_settings *s,
 static bool reaches(const struct attn_backend_ops *backend, const struct attn_problem *p,
                     struct attn_place place)
 {
-    return backend->device ? place.device == p->place.device : place.host;
+    return backend->device ? attn_places_meet(place, p->place) : place.host;
 }
 
 /* Of the caller's workspace, which is given. */

@@ -124,6 +124,7 @@ static attn_status check_parts(struct attn_block_check *k, const struct result *
 {
     const int32_t outputs = k->c.count;
     bool host = true;
+    void *context = NULL;
     attn_status status = check_plain(k, out, d->part_out[0].data);
     if (status == ATTN_OK)
         status = check_plain(k, lse, d->part_lse[0].data);
@@ -140,6 +141,9 @@ static attn_status check_parts(struct attn_block_check *k, const struct result *
         host = host && k->problem.place.host;
         if (k->problem.place.device != ATTN_HOST)
             k->problem.place.host = host;
+        if (k->problem.place.context)
+            context = k->problem.place.context;
+        k->problem.place.context = context;
     }
     return status;
 }
@@ -178,7 +182,7 @@ static attn_status merge(attn_context *context, const attn_merge_desc *desc)
     struct attn_partials m;
     struct attn_place place;
     attn_merge_desc d;
-    int32_t device;
+    struct attn_place at;
     attn_status status = attn_call_begin(&call, context);
     if (status == ATTN_OK)
         status = attn_check_copy(desc, sizeof d, &d, sizeof d, "attn_merge_desc_init",
@@ -186,11 +190,11 @@ static attn_status merge(attn_context *context, const attn_merge_desc *desc)
     if (status == ATTN_OK)
         status = check_merge(&d, &m, &place, call.message);
     if (status == ATTN_OK)
-        status = attn_settle_place(&call, "out", place, &device);
+        status = attn_settle_place(&call, "out", place, &at);
     if (status != ATTN_OK)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = {call.settings, device, call.message};
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, at, call.message};
         return attn_device_ops->merge(&c, &m);
     }
     const int64_t row = attn_product(m.heads, m.head_dim * attn_dtype_size(m.dtype));

@@ -18,25 +18,25 @@ struct attn_placed {
     bool anywhere;    /* integers that are read: host memory goes with either place */
 };
 
-/* *device = the device that the call works on, or ATTN_HOST: where its arrays lie. Refuses those
- * that are not aligned or lie apart, and a device's memory where the context's backend works on the
- * host's. Reads no array. */
+/* *at = where the call works, a device or the host: where its arrays lie. Refuses those that are not
+ * aligned or lie apart, and a device's memory where the context's backend works on the host's. Reads
+ * no array. */
 attn_status attn_find_place(const struct attn_call *call, const struct attn_placed *arrays,
-                            int count, int32_t *device);
+                            int count, struct attn_place *at);
 
 /* The last part of it, for tensors that are known to lie at one place; `name` is one of them. */
 attn_status attn_settle_place(const struct attn_call *call, const char *name,
-                              struct attn_place place, int32_t *device);
+                              struct attn_place place, struct attn_place *at);
 
 /* The same for tokens, whose arrays have to be read there. */
 attn_status attn_settle_tokens(const struct attn_call *call, const char *name,
                                struct attn_place place, const struct attn_tokens *t,
-                               int32_t *device);
+                               struct attn_place *at);
 
 /* What was wrong with those, as the report of a call that was the same tells it; waits for the
  * stream. */
 attn_status attn_tokens_status(const struct attn_call *call, const struct attn_tokens *t,
-                               int32_t device);
+                               struct attn_place at);
 
 /* Whether the host may read an array of integers of a call on this device now: work that is still
  * to be done there may write managed memory. */
@@ -52,7 +52,7 @@ struct attn_reported {
 /* A call on a device. */
 struct attn_device_call {
     const struct attn_settings *settings;
-    int32_t device;
+    struct attn_place at; /* the device's */
     struct attn_message *m;
 };
 

@@ -150,7 +150,7 @@ static void clear_unused(const struct attn_tokens *t)
 
 /* A sound call, and the device for it. */
 static attn_status begin(attn_context *context, const attn_rotary_desc *desc,
-                         struct attn_call *call, struct attn_tokens *t, int32_t *device)
+                         struct attn_call *call, struct attn_tokens *t, struct attn_place *at)
 {
     struct attn_place place;
     attn_rotary_desc d;
@@ -160,19 +160,19 @@ static attn_status begin(attn_context *context, const attn_rotary_desc *desc,
                                  call->message);
     if (status == ATTN_OK)
         status = check_rotary(&d, t, &place, call->message);
-    return status == ATTN_OK ? attn_settle_tokens(call, "out", place, t, device) : status;
+    return status == ATTN_OK ? attn_settle_tokens(call, "out", place, t, at) : status;
 }
 
 static attn_status rotate(attn_context *context, const attn_rotary_desc *desc)
 {
     struct attn_call call;
     struct attn_tokens t;
-    int32_t device;
-    const attn_status status = begin(context, desc, &call, &t, &device);
+    struct attn_place at;
+    const attn_status status = begin(context, desc, &call, &t, &at);
     if (status != ATTN_OK)
         return status;
-    if (device != ATTN_HOST) {
-        const struct attn_device_call c = {call.settings, device, call.message};
+    if (at.device != ATTN_HOST) {
+        const struct attn_device_call c = {call.settings, at, call.message};
         return attn_device_ops->rotate(&c, &t);
     }
     attn_tokens_move(&call, &t);
@@ -192,9 +192,9 @@ static attn_status rotary_status(attn_context *context, const attn_rotary_desc *
 {
     struct attn_call call;
     struct attn_tokens t;
-    int32_t device;
-    const attn_status status = begin(context, desc, &call, &t, &device);
-    return status == ATTN_OK ? attn_tokens_status(&call, &t, device) : status;
+    struct attn_place at;
+    const attn_status status = begin(context, desc, &call, &t, &at);
+    return status == ATTN_OK ? attn_tokens_status(&call, &t, at) : status;
 }
 
 attn_status attn_rotary_status(attn_context *context, const attn_rotary_desc *desc)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Keys that a block mask hides are never read on a device: there they lie where nobody may read. */
-#include "device_hidden.h"
+#include "device_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -279,11 +279,11 @@ static void test_failures(void)
         const int call = n / 2, device = n % 2;
         const cudaError_t fault = cudaErrorLaunchFailure;
         own_few(call, device, 0);
-        fail_each(call, "cudaPointerGetAttributes", fault, ATTN_DEVICE_ERROR, 2);
+        fail_each(call, "cuPointerGetAttributes", fault, ATTN_DEVICE_ERROR, 2);
         fail_each(call, "cudaGetDeviceCount", fault, ATTN_DEVICE_ERROR, 1);
         fail_each(call, "cudaDeviceGetAttribute", fault, ATTN_DEVICE_ERROR, 3);
         fail_each(call, "cudaGetDevice", fault, ATTN_DEVICE_ERROR, 1);
-        fail_each(call, "cudaSetDevice", fault, ATTN_DEVICE_ERROR, 2 * device);
+        fail_each(call, "cuCtxSetCurrent", fault, ATTN_DEVICE_ERROR, 2 * device);
         fail_each(call, "cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 0);
         fail_each(call, "cudaFreeAsync", fault, ATTN_DEVICE_ERROR, 0);
         fail_each(call, "cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 1);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "attn/attn.h"
-#include "device_hidden.h"
+#include "device_parts.h"
 #include "emulator/runtime.h"
 #include "expect.h"
 
@@ -135,21 +135,8 @@ static void test_idle(void)
     const long asked = emulated_calls(questions[0]);
     EXPECT(attn_forward(NULL, &d) == ATTN_OK, "auto: %s", attn_last_message(NULL));
     EXPECT(emulated_calls(questions[0]) == asked, "the devices are counted once more");
-    EXPECT(emulated_calls("cudaPointerGetAttributes") == 0,
-           "the CPU's call begins work on a device");
+    EXPECT(!emulated_begun(), "the CPU's call begins work on a device");
     fill();
-}
-
-/* Memory of a context that the program has made, where no device's primary one is active. */
-static void test_own_context(void)
-{
-    const attn_desc d = desc();
-    move(0, 0);
-    emulated_own_context(1);
-    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CUDA, "memory of a context of one's own");
-    emulated_own_context(0);
-    EXPECT(serving(ATTN_BACKEND_AUTO, &d) == ATTN_BACKEND_CPU, "no context at all");
-    move(-1, 0);
 }
 
 static void test_choice(void)
@@ -465,13 +452,15 @@ static void test_failures(void)
         move(device, 0);
         emulated_own(cu_q, sizeof cu_q, lengths, 0);
         emulated_own(cu_k, sizeof cu_k, lengths, 0);
-        fail_each("cudaPointerGetAttributes", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 5, false);
+        fail_each("cuPointerGetAttributes", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 5, false);
         fail_each("cudaGetDeviceCount", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         fail_each("cudaDeviceGetAttribute", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 3, false);
         fail_each("cudaGetDevice", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         fail_each("cudaFreeAsync", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
+        if (device >= 0)
+            fail_each("cuCtxGetCurrent", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 1, false);
         if (device > 0)
-            fail_each("cudaSetDevice", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, false);
+            fail_each("cuCtxSetCurrent", cudaErrorLaunchFailure, ATTN_DEVICE_ERROR, 2, false);
         fail_each("cudaMallocAsync", cudaErrorMemoryAllocation, ATTN_NO_MEMORY, 1, false);
         fail_each("cudaFuncSetAttribute", cudaErrorInvalidValue, ATTN_DEVICE_ERROR, 2, false);
         fail_each("cudaLaunchKernel", cudaErrorLaunchOutOfResources, ATTN_DEVICE_ERROR, 2, false);
@@ -717,7 +706,7 @@ int main(void)
     unsetenv("ATTN_BACKEND");
     fill();
     test_idle();
-    test_own_context();
+    test_contexts();
 
     attn_desc d = desc();
     attn_context *c = context(ATTN_BACKEND_CUDA);

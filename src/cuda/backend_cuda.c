@@ -206,15 +206,12 @@ static attn_status run_staged(const struct work *w, char *memory)
 static attn_status open_ferry(const struct work *w)
 {
     enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    int device = 0;
     cudaError_t error = cudaStreamIsCapturing(w->stream, &capturing);
     if (error == cudaSuccess && capturing != cudaStreamCaptureStatusNone)
         return attn_say(w->m, ATTN_DEVICE_ERROR, "cuda: q: lies in host memory, and the stream is "
                         "being captured");
     if (error == cudaSuccess)
-        error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = attn_cuda_ferry_open(w->ferry, &w->room.image, device);
+        error = attn_cuda_ferry_open(w->ferry, &w->room.image);
     return attn_cuda_status(error, "pinned memory", w->m);
 }
 
@@ -245,33 +242,28 @@ static attn_status run_on_device(const struct work *w, void *workspace)
     return status == ATTN_OK ? in_memory(w, NULL, run_staged) : status;
 }
 
-/* `work` on the problem's device, which is the calling thread's meanwhile. */
-static attn_status on_its_device(const struct work *w, void *workspace,
-                                 attn_status (*work)(const struct work *w, void *workspace))
+/* `work` where the problem's tensors lie, which is the calling thread's place meanwhile. */
+static attn_status at_its_place(const struct work *w, void *workspace,
+                                attn_status (*work)(const struct work *w, void *workspace))
 {
-    int before = 0;
-    attn_status status = attn_cuda_status(cudaGetDevice(&before), "device", w->m);
-    const int device = w->p->place.device == ATTN_HOST ? before : (int)w->p->place.device;
-    if (status == ATTN_OK && device != before)
-        status = attn_cuda_status(cudaSetDevice(device), "device", w->m);
+    struct attn_cuda_before before;
+    attn_status status = attn_cuda_enter(w->p->place, &before, w->m);
     if (status != ATTN_OK)
         return status;
     status = work(w, workspace);
-    return device != before ? attn_cuda_ended(status, cudaSetDevice(before),
-                                              "going back to the thread's device", w->m)
-                            : status;
+    return attn_cuda_go_back(status, &before, w->m);
 }
 
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
                        const struct attn_plan *plan, void *workspace, struct attn_message *m)
 {
-    struct attn_ferry own = {{NULL, NULL}, {NULL, NULL}, 0, 0}; /* of a call without a context */
+    struct attn_ferry own = {.bytes = 0}; /* of a call without a context */
     struct work w = {.p = p, .stream = s->stream, .ferry = s->ferry ? s->ferry : &own, .m = m};
     if (is_empty(p))
         return ATTN_OK;
     attn_cuda_plan_forward(p, plan->kernel_set, &w.forward);
     find_room(p, &w.forward, &w.room);
-    const attn_status status = on_its_device(&w, workspace, run_on_device);
+    const attn_status status = at_its_place(&w, workspace, run_on_device);
     attn_cuda_ferry_release(&own);
     return status;
 }
@@ -289,7 +281,7 @@ static attn_status status(const struct attn_settings *s, const struct attn_probl
                           void *workspace, struct attn_message *m)
 {
     const struct work w = {.p = p, .stream = s->stream, .m = m};
-    return is_empty(p) ? ATTN_OK : on_its_device(&w, workspace, read_report);
+    return is_empty(p) ? ATTN_OK : at_its_place(&w, workspace, read_report);
 }
 
 const struct attn_backend_ops attn_backend_cuda = {ATTN_BACKEND_CUDA, true, plan, run, status};

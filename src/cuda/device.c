@@ -8,11 +8,10 @@
 
 /*
  * What this process has been seen to have. A driver does not come later, and to look for one anew
- * takes longer than a small call on the CPU; a device that is once in use is taken to stay so. The
- * answers are the same for all threads, whichever asks first.
+ * takes longer than a small call on the CPU. The answers are the same for all threads, whichever
+ * asks first.
  */
-enum { UNKNOWN, NO_DRIVER, IN_USE };
-static _Atomic int seen = UNKNOWN;
+static _Atomic bool no_driver;
 static _Atomic int devices = -1; /* how many there are, once that is known */
 
 /* Forgets the last error, so that the caller's next question to the runtime does not meet it. */
@@ -25,12 +24,12 @@ static void forget(cudaError_t error)
 static cudaError_t count_devices(int *count)
 {
     *count = 0;
-    if (atomic_load(&seen) == NO_DRIVER)
+    if (atomic_load(&no_driver))
         return cudaErrorInsufficientDriver;
     const cudaError_t error = cudaGetDeviceCount(count);
     forget(error);
     if (error == cudaErrorInsufficientDriver)
-        atomic_store(&seen, NO_DRIVER);
+        atomic_store(&no_driver, true);
     return error;
 }
 
@@ -38,42 +37,6 @@ static cudaError_t count_devices(int *count)
 static bool is_none(cudaError_t error)
 {
     return error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice;
-}
-
-/* A function of the driver's that begins no work with a device, as the runtime has none like it. */
-struct question {
-    const char *name;
-    void *_Atomic known;
-};
-static struct question primary_state = {"cuDevicePrimaryCtxGetState", NULL};
-static struct question current_context = {"cuCtxGetCurrent", NULL};
-
-static cudaError_t find(struct question *q, void **function)
-{
-    enum cudaDriverEntryPointQueryResult result;
-    *function = atomic_load(&q->known);
-    if (*function)
-        return cudaSuccess;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(q->name, function, 12000,
-                                                               cudaEnableDefault, &result);
-    forget(error);
-    if (error == cudaSuccess)
-        atomic_store(&q->known, *function);
-    return error;
-}
-
-/* Whether the calling thread works in a context, be it one that the program made for itself, which
- * is no device's primary one. */
-static cudaError_t is_current(bool *used)
-{
-    int (*get)(void **context);
-    void *function = NULL, *context = NULL;
-    const cudaError_t error = find(&current_context, &function);
-    if (error != cudaSuccess || !function)
-        return error;
-    memcpy(&get, &function, sizeof function);
-    *used = get(&context) == 0 && context;
-    return cudaSuccess;
 }
 
 /* The number of devices, which is asked for once. */
@@ -89,58 +52,131 @@ static cudaError_t known_devices(int *count)
     return is_none(error) ? cudaSuccess : error;
 }
 
-/* Whether anybody in this process works with a device. Otherwise no memory is a device's, and the
- * runtime's question alone would begin work with one, which takes long and a good part of its
- * memory. */
-static cudaError_t in_use(bool *used)
+/* ---- The driver's functions ----------------------------------------------------------------- */
+
+/* One of them. The runtime's own question where memory lies begins work with a device, which takes
+ * long and a good part of its memory, and knows of no context but its own and the current one. The
+ * driver's begin nothing. Their errors have the runtime's numbers. */
+struct driver_function {
+    const char *name;
+    void *_Atomic known;
+};
+static struct driver_function pointer_attributes = {"cuPointerGetAttributes", NULL};
+static struct driver_function get_context = {"cuCtxGetCurrent", NULL};
+static struct driver_function set_context = {"cuCtxSetCurrent", NULL};
+
+static cudaError_t find(struct driver_function *f, void **function)
 {
-    int (*is_active)(int device, unsigned *flags, int *active);
-    void *function = NULL;
-    int count = 0;
-    const int known = atomic_load(&seen);
-    *used = known == IN_USE;
-    if (known != UNKNOWN)
+    enum cudaDriverEntryPointQueryResult result;
+    *function = atomic_load(&f->known);
+    if (*function)
         return cudaSuccess;
-    cudaError_t error = known_devices(&count);
-    if (error == cudaSuccess && count > 0)
-        error = find(&primary_state, &function);
-    if (error != cudaSuccess || !function)
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(f->name, function, 12000,
+                                                               cudaEnableDefault, &result);
+    forget(error);
+    if (error == cudaSuccess && !*function)
+        return cudaErrorSymbolNotFound;
+    if (error == cudaSuccess)
+        atomic_store(&f->known, *function);
+    return error;
+}
+
+/* Whether the driver answers that it knows of no memory, as nobody has begun to use it; of an address
+ * that is none of its memory it tells only zeros. */
+static bool knows_nothing(int error)
+{
+    return error == cudaErrorInvalidValue || error == cudaErrorInitializationError ||
+           error == cudaErrorCudartUnloading || error == cudaErrorDeviceUninitialized;
+}
+
+static cudaError_t ask_place(const void *data, struct attn_place *place)
+{
+    enum { CONTEXT = 1, MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE = 9 }; /* the driver's numbers */
+    enum { OF_A_DEVICE = 2 };
+    int (*ask)(unsigned count, const int *attributes, void **values, unsigned long long pointer);
+    const int attributes[] = {CONTEXT, MEMORY_TYPE, IS_MANAGED, DEVICE};
+    unsigned type = 0, managed = 0;
+    int device = 0;
+    void *context = NULL, *function = NULL;
+    void *values[] = {&context, &type, &managed, &device};
+    cudaError_t error = find(&pointer_attributes, &function);
+    if (error != cudaSuccess)
         return error;
-    memcpy(&is_active, &function, sizeof function);
-    for (int n = 0; n < count && !*used; n++) {
-        unsigned flags;
-        int active = 0;
-        *used = is_active(n, &flags, &active) == 0 && active;
-    }
-    if (!*used)
-        return is_current(used);
-    atomic_store(&seen, IN_USE);
-    return cudaSuccess;
+    memcpy(&ask, &function, sizeof function);
+    error = (cudaError_t)ask(4, attributes, values, (uintptr_t)data);
+    if (error == cudaSuccess && (managed || type == OF_A_DEVICE))
+        *place = (struct attn_place){.device = device, .host = managed, .context = context};
+    return knows_nothing(error) ? cudaSuccess : error;
 }
 
 struct attn_place attn_cuda_place(const void *data)
 {
-    struct cudaPointerAttributes a;
-    const struct attn_place host = {ATTN_HOST, true, NULL};
-    bool used = false;
+    struct attn_place place = attn_host_place();
+    int count = 0;
     if (!data)
-        return host;
-    cudaError_t error = in_use(&used);
-    if (error == cudaSuccess && !used)
-        return host;
-    if (error == cudaSuccess)
-        error = cudaPointerGetAttributes(&a, data);
-    forget(error);
-    if (is_none(error))
-        return host;
-    if (error != cudaSuccess)
-        return (struct attn_place){ATTN_HOST, false, cudaGetErrorString(error)};
-    switch (a.type) {
-    case cudaMemoryTypeDevice: return (struct attn_place){a.device, false, NULL};
-    case cudaMemoryTypeManaged: return (struct attn_place){a.device, true, NULL};
-    default: return host;
-    }
+        return place;
+    cudaError_t error = known_devices(&count);
+    if (error == cudaSuccess && count > 0)
+        error = ask_place(data, &place);
+    if (error != cudaSuccess && !is_none(error))
+        place = (struct attn_place){.device = ATTN_HOST, .unknown = cudaGetErrorString(error)};
+    return place;
 }
+
+cudaError_t attn_cuda_context(void **context)
+{
+    int (*get)(void **context);
+    void *function = NULL;
+    const cudaError_t error = find(&get_context, &function);
+    if (error != cudaSuccess)
+        return error;
+    memcpy(&get, &function, sizeof function);
+    return (cudaError_t)get(context);
+}
+
+static cudaError_t make_current(void *context)
+{
+    int (*set)(void *context);
+    void *function = NULL;
+    const cudaError_t error = find(&set_context, &function);
+    if (error != cudaSuccess)
+        return error;
+    memcpy(&set, &function, sizeof function);
+    return (cudaError_t)set(context);
+}
+
+attn_status attn_cuda_enter(struct attn_place at, struct attn_cuda_before *before,
+                            struct attn_message *m)
+{
+    *before = (struct attn_cuda_before){0};
+    if (at.device == ATTN_HOST)
+        return ATTN_OK;
+    cudaError_t error = cudaGetDevice(&before->device);
+    if (error == cudaSuccess)
+        error = attn_cuda_context(&before->context);
+    if (error == cudaSuccess && at.context && at.context != before->context) {
+        error = make_current(at.context);
+        before->left = error == cudaSuccess ? ATTN_CUDA_CONTEXT_LEFT : ATTN_CUDA_NOTHING_LEFT;
+    } else if (error == cudaSuccess && !at.context && at.device != before->device) {
+        error = cudaSetDevice(at.device);
+        before->left = error == cudaSuccess ? ATTN_CUDA_DEVICE_LEFT : ATTN_CUDA_NOTHING_LEFT;
+    }
+    return attn_cuda_status(error, "device", m);
+}
+
+/* A thread without a context had a device all the same. */
+attn_status attn_cuda_go_back(attn_status so_far, const struct attn_cuda_before *before,
+                              struct attn_message *m)
+{
+    cudaError_t error = cudaSuccess;
+    if (before->left == ATTN_CUDA_DEVICE_LEFT && !before->context)
+        error = cudaSetDevice(before->device);
+    else if (before->left != ATTN_CUDA_NOTHING_LEFT)
+        error = make_current(before->context);
+    return attn_cuda_ended(so_far, error, "going back to the thread's device", m);
+}
+
+/* ---- Devices -------------------------------------------------------------------------------- */
 
 attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why,
                                   size_t size)

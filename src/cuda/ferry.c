@@ -21,11 +21,10 @@ void attn_cuda_ferry_release(struct attn_ferry *ferry)
     memset(ferry, 0, sizeof *ferry);
 }
 
-static cudaError_t take(struct attn_ferry *ferry, size_t bytes, int device)
+static cudaError_t take(struct attn_ferry *ferry, size_t bytes)
 {
     cudaError_t error = cudaSuccess;
     ferry->bytes = bytes;
-    ferry->device = device;
     for (int n = 0; n < 2 && error == cudaSuccess; n++) {
         cudaEvent_t event = NULL;
         error = cudaHostAlloc(&ferry->buffer[n], bytes, cudaHostAllocPortable);
@@ -36,18 +35,26 @@ static cudaError_t take(struct attn_ferry *ferry, size_t bytes, int device)
     return error;
 }
 
-cudaError_t attn_cuda_ferry_open(struct attn_ferry *ferry, const struct attn_cuda_image *image,
-                                 int device)
+cudaError_t attn_cuda_ferry_open(struct attn_ferry *ferry, const struct attn_cuda_image *image)
 {
     const int64_t outputs = image->bytes - image->inputs;
     const int64_t most = image->inputs > outputs ? image->inputs : outputs;
     size_t bytes = ATTN_ALIGN;
+    int device = 0;
+    void *context = NULL;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = attn_cuda_context(&context);
+    if (error != cudaSuccess)
+        return error;
     while (bytes < ATTN_CUDA_PART && (int64_t)bytes < most)
         bytes *= 2;
-    if (ferry->bytes >= bytes && ferry->device == device)
+    if (ferry->bytes >= bytes && ferry->device == device && ferry->context == context)
         return cudaSuccess;
     attn_cuda_ferry_release(ferry);
-    const cudaError_t error = take(ferry, bytes, device);
+    ferry->device = device;
+    ferry->context = context;
+    error = take(ferry, bytes);
     if (error != cudaSuccess)
         attn_cuda_ferry_release(ferry);
     return error;

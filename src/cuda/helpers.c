@@ -29,8 +29,7 @@ struct call {
     int count;
     int64_t bytes;
     char *memory;
-    int before; /* the thread's device, until the end */
-    bool switched;
+    struct attn_cuda_before before; /* where the thread was, until the end */
 };
 
 static struct call call_of(const struct attn_device_call *c)
@@ -90,7 +89,7 @@ static attn_status find_device(const struct call *w)
 {
     struct attn_cuda_device d;
     char why[100];
-    const attn_status status = attn_cuda_find_device(w->c->device, &d, why, sizeof why);
+    const attn_status status = attn_cuda_find_device(w->c->at.device, &d, why, sizeof why);
     if (status != ATTN_OK)
         return attn_say(w->c->m, status, status == ATTN_NO_DEVICE
                                              ? "backend: cuda has no device: %s"
@@ -102,23 +101,13 @@ static attn_status find_device(const struct call *w)
     return ATTN_OK;
 }
 
-static attn_status enter_device(struct call *w)
-{
-    attn_status status = find_device(w);
-    if (status == ATTN_OK)
-        status = told(w, cudaGetDevice(&w->before), "device");
-    if (status == ATTN_OK && w->before != w->c->device) {
-        status = told(w, cudaSetDevice(w->c->device), "device");
-        w->switched = status == ATTN_OK;
-    }
-    return status;
-}
-
 /* Takes the memory and fills it with the host's arrays. */
 static attn_status begin(struct call *w)
 {
     void *memory = NULL;
-    attn_status status = enter_device(w);
+    attn_status status = find_device(w);
+    if (status == ATTN_OK)
+        status = attn_cuda_enter(w->c->at, &w->before, w->c->m);
     if (status == ATTN_OK && w->bytes > 0)
         status = told(w, cudaMallocAsync(&memory, (size_t)w->bytes, w->stream), "workspace");
     if (status != ATTN_OK)
@@ -139,10 +128,7 @@ static attn_status end(struct call *w, attn_status status)
     struct attn_message *const m = w->c->m;
     if (w->memory)
         status = attn_cuda_ended(status, cudaFreeAsync(w->memory, w->stream), "workspace", m);
-    if (w->switched)
-        status = attn_cuda_ended(status, cudaSetDevice(w->before),
-                                 "going back to the thread's device", m);
-    return status;
+    return attn_cuda_go_back(status, &w->before, m);
 }
 
 static attn_status launched(const struct call *w, cudaError_t error)

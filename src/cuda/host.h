@@ -24,6 +24,24 @@ struct attn_cuda_device {
 attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why,
                                   size_t size);
 
+/* The calling thread's context, which may be null. */
+cudaError_t attn_cuda_context(void **context);
+
+/* What a thread had before it went to another place. */
+enum attn_cuda_left { ATTN_CUDA_NOTHING_LEFT, ATTN_CUDA_CONTEXT_LEFT, ATTN_CUDA_DEVICE_LEFT };
+struct attn_cuda_before {
+    enum attn_cuda_left left;
+    void *context;
+    int device;
+};
+
+/* Goes to the context of a device's memory or, where that is of none, to the device; the host's is
+ * worked on wherever the thread is. Then back, whether or not that status is ATTN_OK. */
+attn_status attn_cuda_enter(struct attn_place at, struct attn_cuda_before *before,
+                            struct attn_message *m);
+attn_status attn_cuda_go_back(attn_status so_far, const struct attn_cuda_before *before,
+                              struct attn_message *m);
+
 /* ATTN_OK for cudaSuccess. Otherwise ATTN_NO_MEMORY or ATTN_DEVICE_ERROR, with what was being done
  * and the runtime's own words; what can be forgotten of the error is. */
 attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_message *m);
@@ -77,9 +95,8 @@ attn_status attn_cuda_told(const uint64_t *report, const struct attn_reported *w
 
 /* ---- ferry.c -------------------------------------------------------------------------------- */
 
-/* Sees to it that `ferry` has what the image needs, on the current device, `device`. */
-cudaError_t attn_cuda_ferry_open(struct attn_ferry *ferry, const struct attn_cuda_image *image,
-                                 int device);
+/* Sees to it that `ferry` has what the image needs, on the thread's device and in its context. */
+cudaError_t attn_cuda_ferry_open(struct attn_ferry *ferry, const struct attn_cuda_image *image);
 
 /* Takes an image's inputs to the device's memory at `memory`, in parts through two pinned buffers:
  * while one is copied, the other is filled. Does not wait for the last ones. */

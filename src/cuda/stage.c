@@ -395,6 +395,7 @@ static struct attn_problem moved(const struct attn_problem *p, char *at, bool so
     made.key.used64 |= has_made_lengths(p, &p->key);
     made.probs_user = NULL; /* the host's own, and nothing to kernels */
     made.far = NULL;
+    made.place.context = NULL;
     return made;
 }
 

@@ -20,10 +20,16 @@ namespace {
 
 enum { ALIGN = 64 }; /* of allocations: less than a real one's, so that guards are near */
 
+/* Of the driver's. */
+struct context {
+    int device;
+};
+
 struct range {
     size_t bytes;
     int device;
     bool managed, allocated;
+    context *of; /* null: every context of the device reaches it */
 };
 
 struct work {
@@ -48,12 +54,11 @@ emulated_machine first_machine()
 
 struct state {
     emulated_machine machine = first_machine();
-    bool used = false; /* a primary context exists */
-    bool own = false;  /* a context that is none */
+    std::map<int, context> primary; /* that have begun, by device */
     bool hidden = false; /* allocations, but from work */
     std::map<uintptr_t, range> memory; /* by address */
     std::map<uintptr_t, size_t> pinned; /* the host's memory that copies look at when they are made */
-    long events = 0;
+    std::map<cudaEvent_t, context *> events; /* with what they are of */
     std::vector<work> queue, graph;
     bool capturing = false;
     failure next = {"", 0, cudaSuccess};
@@ -66,7 +71,8 @@ state &s = *new state;
 
 /* All of it is one thread's at a time; what the runtime keeps for each of them is here. */
 std::recursive_mutex &busy = *new std::recursive_mutex;
-thread_local int current = 0;
+thread_local int chosen = 0; /* the device of a thread without a context */
+thread_local context *now = nullptr;
 thread_local cudaError_t last = cudaSuccess;
 thread_local std::map<std::string, long> calls;
 
@@ -89,13 +95,31 @@ bool fails(const char *function)
            --s.next.count == 0;
 }
 
-/* What every call answers first. */
-cudaError_t enter(const char *function)
+/* A device's primary context, which begins to be. */
+context *primary_of(int device)
+{
+    return &s.primary.insert({device, context{device}}).first->second;
+}
+
+int device_now() { return now ? now->device : chosen; }
+
+/* The thread's context; one without takes its device's primary one. */
+context *context_now()
+{
+    if (!now)
+        now = primary_of(chosen);
+    return now;
+}
+
+/* What every call answers first; the driver's, which keep no last error. */
+cudaError_t enter_driver(const char *function)
 {
     if (s.machine.devices <= 0)
-        return answer(s.machine.devices < 0 ? cudaErrorInsufficientDriver : cudaErrorNoDevice);
-    return answer(fails(function) ? s.next.error : cudaSuccess);
+        return s.machine.devices < 0 ? cudaErrorInsufficientDriver : cudaErrorNoDevice;
+    return fails(function) ? s.next.error : cudaSuccess;
 }
+
+cudaError_t enter(const char *function) { return answer(enter_driver(function)); }
 
 /* The range that holds the address; null: the host's memory. */
 const range *range_of(const void *data)
@@ -115,7 +139,7 @@ bool is_device(const void *data, size_t bytes)
     return first && (bytes == 0 || range_of((const char *)data + bytes - 1) == first);
 }
 
-/* Whether a word may be the address of memory that a kernel on the current device cannot reach. (The
+/* Whether a word may be the address of memory that a kernel in the thread's context cannot reach. (The
  * end of a piece of memory is where nothing lies.) */
 bool is_foreign(uint64_t word)
 {
@@ -125,7 +149,7 @@ bool is_foreign(uint64_t word)
         return false;
     const range *const r = range_of((const void *)word);
     if (r || range_of((const void *)(word - 1)))
-        return r && r->device != current;
+        return r && (r->device != device_now() || (r->of && r->of != context_now()));
     return mincore((void *)(word / page * page), 1, &resident) == 0;
 }
 
@@ -181,15 +205,38 @@ void release(void *data)
     s.memory.erase(at);
 }
 
-int (*const primary_state)(int, unsigned *, int *) = [](int device, unsigned *flags, int *active) {
-    *flags = 0;
-    *active = s.used && device == 0;
-    return 0;
+/* ---- The driver's functions ----------------------------------------------------------------- */
+
+/* Of what is no device's memory all is 0. */
+int (*const pointer_attributes)(unsigned, const int *, void **, unsigned long long) =
+    [](unsigned count, const int *attributes, void **values, unsigned long long pointer) -> int {
+    enum { CONTEXT = 1, MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE_ORDINAL = 9 };
+    const hold h(busy);
+    const cudaError_t error = enter_driver("cuPointerGetAttributes");
+    const range *const r = range_of((const void *)(uintptr_t)pointer);
+    for (unsigned n = 0; error == cudaSuccess && n < count; n++)
+        switch (attributes[n]) {
+        case CONTEXT: *(void **)values[n] = r ? r->of : nullptr; break;
+        case MEMORY_TYPE: *(unsigned *)values[n] = r ? 2 : 0; break;
+        case IS_MANAGED: *(unsigned *)values[n] = r && r->managed; break;
+        case DEVICE_ORDINAL: *(int *)values[n] = r ? r->device : 0; break;
+        default: return cudaErrorInvalidValue;
+        }
+    return error;
 };
 
-int (*const current_context)(void **) = [](void **context) {
-    *context = s.own ? (void *)&s : nullptr;
-    return 0;
+int (*const get_context)(void **) = [](void **context) -> int {
+    const hold h(busy);
+    *context = now;
+    return enter_driver("cuCtxGetCurrent");
+};
+
+int (*const set_context)(void *) = [](void *context) -> int {
+    const hold h(busy);
+    const cudaError_t error = enter_driver("cuCtxSetCurrent");
+    if (error == cudaSuccess)
+        now = (struct context *)context;
+    return error;
 };
 
 } // namespace
@@ -206,17 +253,25 @@ void emulated_own(void *data, size_t bytes, int device, int managed)
 {
     const hold h(busy);
     s.memory.erase((uintptr_t)data);
-    if (device >= 0 && bytes > 0) {
-        s.used = true;
-        s.memory[(uintptr_t)data] = {bytes, device, managed != 0, false};
-    }
+    if (device >= 0 && bytes > 0)
+        s.memory[(uintptr_t)data] = {bytes, device, managed != 0, false, primary_of(device)};
 }
 
-void emulated_own_context(int current)
+void *emulated_context(int device) { return new context{device}; }
+
+void emulated_own_in(void *data, size_t bytes, int device, void *of)
 {
     const hold h(busy);
-    s.own = current != 0;
-    s.used = false;
+    s.memory[(uintptr_t)data] = {bytes, device, false, false, (context *)of};
+}
+
+void emulated_set_context(void *context) { now = (struct context *)context; }
+void *emulated_get_context(void) { return now; }
+
+int emulated_begun(void)
+{
+    const hold h(busy);
+    return !s.primary.empty();
 }
 
 void emulated_hide(int hide)
@@ -246,7 +301,7 @@ long emulated_allocations(void)
 long emulated_pinned(void)
 {
     const hold h(busy);
-    return (long)s.pinned.size() + s.events;
+    return (long)(s.pinned.size() + s.events.size());
 }
 
 void emulated_capture_begin(void)
@@ -278,7 +333,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaGetDevice(int *device)
 {
     const hold h(busy);
-    *device = current;
+    *device = device_now();
     return enter("cudaGetDevice");
 }
 
@@ -290,8 +345,8 @@ cudaError_t cudaSetDevice(int device)
         return error;
     if (device < 0 || device >= s.machine.devices)
         return answer(cudaErrorInvalidDevice);
-    current = device;
-    s.used = true;
+    chosen = device;
+    now = primary_of(device);
     return cudaSuccess;
 }
 
@@ -311,29 +366,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     return cudaSuccess;
 }
 
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *pointer)
-{
-    const hold h(busy);
-    const cudaError_t error = enter("cudaPointerGetAttributes");
-    const range *const r = range_of(pointer);
-    if (error != cudaSuccess)
-        return error;
-    s.used = s.used || !s.own;
-    *a = {cudaMemoryTypeUnregistered, -2, nullptr, (void *)pointer};
-    if (r) {
-        a->type = r->managed ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
-        a->device = r->device;
-        a->devicePointer = (void *)pointer;
-        a->hostPointer = r->managed ? (void *)pointer : nullptr;
-    }
-    return cudaSuccess;
-}
-
-static cudaError_t allocate(void **data, size_t bytes)
+/* `of`: the context that alone reaches it; null: it is of a pool, which all of the device's do. */
+static cudaError_t allocate(void **data, size_t bytes, context *of)
 {
     *data = emulator::map_guarded(bytes, ALIGN);
-    s.used = true;
-    s.memory[(uintptr_t)*data] = {bytes, current, false, true};
+    s.memory[(uintptr_t)*data] = {bytes, context_now()->device, false, true, of};
     if (s.hidden)
         protect_all(true);
     return cudaSuccess;
@@ -345,7 +382,7 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
     const cudaError_t error = enter("cudaMalloc");
     if (s.capturing)
         return answer(cudaErrorStreamCaptureUnsupported);
-    return error == cudaSuccess ? allocate(data, bytes) : error;
+    return error == cudaSuccess ? allocate(data, bytes, context_now()) : error;
 }
 
 cudaError_t cudaFree(void *data)
@@ -363,7 +400,7 @@ cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t)
 {
     const hold h(busy);
     const cudaError_t error = enter("cudaMallocAsync");
-    return error == cudaSuccess ? allocate(data, bytes) : error;
+    return error == cudaSuccess ? allocate(data, bytes, nullptr) : error;
 }
 
 /* Memory of a graph stays, as it is launched again: full of NaN in between. An error is one of work
@@ -395,7 +432,7 @@ cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
         return error;
     *data = emulator::map_guarded(bytes, ALIGN);
     s.pinned[(uintptr_t)*data] = bytes;
-    s.used = true;
+    context_now();
     return cudaSuccess;
 }
 
@@ -417,7 +454,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
     const cudaError_t error = enter("cudaEventCreateWithFlags");
     if (error == cudaSuccess) {
         *event = (cudaEvent_t)malloc(1);
-        s.events++;
+        s.events[*event] = context_now();
     }
     return error;
 }
@@ -426,7 +463,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     const hold h(busy);
     free(event);
-    s.events--;
+    s.events.erase(event);
     return enter("cudaEventDestroy");
 }
 
@@ -434,6 +471,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
 {
     const hold h(busy);
     const cudaError_t error = enter("cudaEventRecord");
+    if (error == cudaSuccess && (!s.events.count(event) || s.events[event] != context_now()))
+        return answer(cudaErrorInvalidResourceHandle);
     if (error == cudaSuccess)
         (s.capturing ? s.graph : s.queue).push_back({[] { return cudaSuccess; }, true, event});
     return error;
@@ -517,7 +556,12 @@ const char *cudaGetErrorString(cudaError_t error)
     case cudaErrorInsufficientDriver:
         return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInitializationError: return "initialization error";
+    case cudaErrorCudartUnloading: return "driver shutting down";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorDeviceUninitialized: return "invalid device context";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorSymbolNotFound: return "named symbol not found";
     case cudaErrorLaunchOutOfResources: return "too many resources requested for launch";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
     case cudaErrorStreamCaptureUnsupported:
@@ -534,12 +578,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     const cudaError_t error = enter("cudaGetDriverEntryPointByVersion");
     *function = nullptr;
     *result = cudaDriverEntryPointSuccess;
-    if (error == cudaSuccess && strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
-        *function = (void *)primary_state;
-    if (error == cudaSuccess && strcmp(symbol, "cuCtxGetCurrent") == 0)
-        *function = (void *)current_context;
-    if (error == cudaSuccess && strcmp(symbol, "cuTensorMapEncodeTiled") == 0)
-        *function = (void *)emulator::encode_tiled;
+    const std::map<std::string, void *> known = {
+        {"cuPointerGetAttributes", (void *)pointer_attributes},
+        {"cuCtxGetCurrent", (void *)get_context},
+        {"cuCtxSetCurrent", (void *)set_context},
+        {"cuTensorMapEncodeTiled", (void *)emulator::encode_tiled}};
+    if (error == cudaSuccess && known.count(symbol))
+        *function = known.at(symbol);
     return error;
 }
 
@@ -575,7 +620,7 @@ static bool sees_foreign(const emulated_function &f, const void *argument)
         memcpy(&word, (const char *)argument + at, sizeof word);
         if (is_foreign(word)) {
             printf("emulator: byte %zu of a kernel's argument begins %#llx, no memory of device %d\n",
-                   at, (unsigned long long)word, current);
+                   at, (unsigned long long)word, device_now());
             return true;
         }
     }

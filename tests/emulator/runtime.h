@@ -20,26 +20,18 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorInitializationError = 3,
+    cudaErrorCudartUnloading = 4,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorDeviceUninitialized = 201,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorSymbolNotFound = 500,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorLaunchFailure = 719,
     cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
-
-enum cudaMemoryType {
-    cudaMemoryTypeUnregistered = 0,
-    cudaMemoryTypeHost = 1,
-    cudaMemoryTypeDevice = 2,
-    cudaMemoryTypeManaged = 3
-};
-
-struct cudaPointerAttributes {
-    enum cudaMemoryType type;
-    int device;
-    void *devicePointer, *hostPointer;
-};
 
 enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMajor = 75,
@@ -60,7 +52,6 @@ cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer);
 cudaError_t cudaMalloc(void **data, size_t bytes);
 cudaError_t cudaFree(void *data);
 cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t stream);
@@ -93,13 +84,20 @@ struct emulated_machine {
  * 232448}. */
 void emulated_set_machine(struct emulated_machine m);
 
-/* Marks [data, data + bytes) as memory of a device, or, device -1, as the host's again. Managed
- * memory is the device's and the host's. */
+/* Marks [data, data + bytes) as memory of a device, of its primary context, or, device -1, as the
+ * host's again. Managed memory is the device's and the host's. */
 void emulated_own(void *data, size_t bytes, int device, int managed);
 
-/* Whether the program has made a context of its own, which is current: no primary one is active
- * then, and memory is a device's all the same. */
-void emulated_own_context(int current);
+/* A context of the program's own on a device; it lasts as long as the program. The same of memory,
+ * which no other context reaches; null: memory that all contexts of a device reach. */
+void *emulated_context(int device);
+void emulated_own_in(void *data, size_t bytes, int device, void *context);
+
+/* The calling thread's context, as cuCtxSetCurrent() and cuCtxGetCurrent() have it; whether any
+ * device's primary context has begun to be. */
+void emulated_set_context(void *context);
+void *emulated_get_context(void);
+int emulated_begun(void);
 
 /* From now on nobody can touch allocations but the work on streams, or, 0, all can again. */
 void emulated_hide(int hide);
