@@ -312,6 +312,53 @@ void test_append(int64_t seed)
     end_case();
 }
 
+/* Launches of an append of 6 tokens to 17 and 1 to 2, in pages of 4, by a table of so many columns;
+ * or -1. */
+static long launches_with(int columns)
+{
+    enum { PAGES = 4, PAGE = 4, WIDE = 4000 };
+    static int32_t table[2 * WIDE];
+    static float cache[PAGES * PAGE], x[7] = {1, 2, 3, 4, 5, 6, 7};
+    static const float after[PAGES * PAGE] = {[2] = 7, [5] = 1, 2, 3, [12] = 4, 5, 6};
+    const int32_t cu[] = {0, 6, 7}, used[] = {17, 2};
+    attn_append_desc d = attn_append_desc_init();
+    memset(table, 0xff, sizeof table);
+    memset(cache, 0, sizeof cache);
+    table[0] = table[1] = table[2] = table[3] = 2;
+    table[4] = 1;
+    table[5] = 3;
+    table[columns] = 0;
+    d.batch = 2;
+    d.heads_kv = d.head_dim = 1;
+    d.tokens.layout = ATTN_PACKED;
+    d.tokens.tokens = 7;
+    d.tokens.cu_seqlens.data = cu;
+    d.cache.layout = ATTN_PAGED;
+    d.cache.pages = PAGES;
+    d.cache.page_size = PAGE;
+    d.cache.max_pages = columns;
+    d.cache.seqused.data = used;
+    d.cache.block_table.data = table;
+    d.k.data = x;
+    d.k_cache.data = cache;
+    emulated_own(x, sizeof x, 0, 0);
+    emulated_own(cache, sizeof cache, 0, 0);
+    const long launched = emulated_calls("cudaLaunchKernel");
+    const bool done = attn_cache_append(NULL, &d) == ATTN_OK &&
+                      cudaStreamSynchronize(NULL) == cudaSuccess &&
+                      memcmp(cache, after, sizeof cache) == 0;
+    emulated_own(x, sizeof x, -1, 0);
+    emulated_own(cache, sizeof cache, -1, 0);
+    return done ? emulated_calls("cudaLaunchKernel") - launched : -1;
+}
+
+void test_wide_cache(void)
+{
+    const long narrow = launches_with(6), wide = launches_with(4000);
+    EXPECT(narrow > 0 && wide == narrow, "%ld launches with 6 columns of pages, %ld with 4000: "
+           "\"%s\"", narrow, wide, attn_last_message(NULL));
+}
+
 /* LSEs that see nothing, everything, or are NaN; what stands in the out of a part that sees nothing
  * is NaN as well. */
 static double draw_lse(void)

@@ -17,6 +17,7 @@ int main(int argc, char **argv)
     report_begin("device-helpers");
     unsetenv("ATTN_BACKEND");
     test_places();
+    test_wide_cache();
     for (int64_t seed = 0; seed < count; seed++)
         for (size_t n = 0; n < sizeof tests / sizeof *tests; n++)
             tests[n](seed);

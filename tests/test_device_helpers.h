@@ -21,6 +21,7 @@ void test_positions(int64_t seed);
 /* device_blocks.c */
 void test_rotary(int64_t seed);
 void test_append(int64_t seed);
+void test_wide_cache(void);
 void test_merge(int64_t seed);
 
 /* device_garbage.c */

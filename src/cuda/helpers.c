@@ -308,7 +308,6 @@ static void stage_axis(struct call *w, struct attn_axis *a, int64_t batch)
 {
     stage(w, &a->cu, batch + 1, a->cu64 ? 8 : 4);
     stage(w, &a->used, batch, a->used64 ? 8 : 4);
-    stage(w, &a->table, attn_product(batch, a->max_pages), a->table64 ? 8 : 4);
 }
 
 static void stage_tokens(struct call *w, struct attn_cuda_move *m)
@@ -375,6 +374,95 @@ static attn_status make_sound(const struct call *w, struct attn_cuda_soundness *
     attn_status status = launched(w, attn_cuda_make_sound(s, w->stream));
     if (status == ATTN_OK && cache)
         status = launched(w, attn_cuda_fit_append(s, w->stream));
+    return status;
+}
+
+/* ---- A cache's table ------------------------------------------------------------------------- */
+
+/*
+ * Of a table in host memory no more goes along than the pages that tokens join: of each sequence as
+ * many columns, from the page on that its first new token comes to. From there its places count,
+ * those of the window: so many of that page are taken.
+ */
+struct window {
+    const struct attn_tokens *t; /* as the caller gave them */
+    int64_t columns;             /* 0: there is none; the table goes along whole or is the device's */
+    void *table, *taken;         /* on the device, of the types of the table and of the lengths */
+};
+
+/* At least one. */
+static int64_t columns_of(const struct attn_tokens *t)
+{
+    const int64_t size = t->to.page_size;
+    int64_t most = 1;
+    for (int64_t b = 0; b < t->batch; b++) {
+        const int64_t before = attn_axis_len(&t->to, b), n = attn_axis_len(&t->from, b);
+        const int64_t columns = n > 0 ? (before + n - 1) / size - before / size + 1 : 0;
+        most = columns > most ? columns : most;
+    }
+    return most;
+}
+
+static void stage_table(struct call *w, struct window *x, struct attn_axis *to,
+                        const struct attn_tokens *t)
+{
+    const int64_t size = to->table64 ? 8 : 4;
+    *x = (struct window){.t = t};
+    if (to->table && !t->unread && attn_place_of(to->table).device == ATTN_HOST)
+        x->columns = columns_of(t);
+    if (x->columns == 0) {
+        stage(w, &to->table, attn_product(t->batch, to->max_pages), size);
+        return;
+    }
+    need(w, &x->table, attn_product(t->batch, x->columns), size);
+    need(w, &x->taken, t->batch, to->used64 ? 8 : 4);
+}
+
+static int64_t page_of(const struct window *x, int64_t n)
+{
+    const struct attn_axis *const a = &x->t->to;
+    const int64_t b = n / x->columns;
+    const int64_t column = attn_axis_len(a, b) / a->page_size + n % x->columns;
+    return column < a->max_pages ? attn_index_at(a->table, a->table64, b * a->max_pages + column)
+                                 : 0;
+}
+
+static int64_t taken_of(const struct window *x, int64_t b)
+{
+    return attn_axis_len(&x->t->to, b) % x->t->to.page_size;
+}
+
+static attn_status put_entries(const struct call *w, const struct window *x, void *to, int64_t count,
+                               bool is64, int64_t (*entry)(const struct window *x, int64_t n))
+{
+    char part[ATTN_CUDA_PUT_BYTES];
+    const int64_t size = is64 ? 8 : 4, most = ATTN_CUDA_PUT_BYTES / size;
+    attn_status status = ATTN_OK;
+    for (int64_t at = 0; at < count && status == ATTN_OK; at += most) {
+        const int64_t n = count - at < most ? count - at : most;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t wide = entry(x, at + i);
+            const int32_t narrow = (int32_t)wide;
+            memcpy(part + i * size, is64 ? (const void *)&wide : &narrow, (size_t)size);
+        }
+        status = put(w, (char *)to + at * size, part, n * size);
+    }
+    return status;
+}
+
+/* The places that tokens go to become those of the window. */
+static attn_status open_window(const struct call *w, const struct window *x, struct attn_axis *to)
+{
+    const int64_t batch = x->t->batch;
+    if (x->columns == 0)
+        return ATTN_OK;
+    attn_status status =
+        put_entries(w, x, x->table, batch * x->columns, to->table64, page_of);
+    if (status == ATTN_OK)
+        status = put_entries(w, x, x->taken, batch, to->used64, taken_of);
+    to->table = x->table;
+    to->used = x->taken;
+    to->max_pages = x->columns;
     return status;
 }
 
@@ -458,14 +546,19 @@ static attn_status append(const struct attn_device_call *c, const struct attn_ap
     struct attn_cuda_move m = move_of(&a->k);
     struct attn_tokens *t = &m.tokens;
     struct attn_cuda_soundness s;
+    struct window x;
     struct call w = call_of(c);
     stage_tokens(&w, &m);
     stage_axis(&w, &t->to, t->batch);
+    stage_table(&w, &x, &t->to, &a->k);
     need_sound(&w, &s, t, true);
     attn_status status = begin(&w);
     if (status == ATTN_OK)
         status = make_sound(&w, &s, t, true);
     t->shift.data = t->offsets.data = t->to.used;
+    const struct attn_axis cache = t->to;
+    if (status == ATTN_OK)
+        status = open_window(&w, &x, &t->to);
     if (status == ATTN_OK)
         status = move(&w, &m, &a->k.rotation);
     if (status == ATTN_OK && a->values)
@@ -473,6 +566,8 @@ static attn_status append(const struct attn_device_call *c, const struct attn_ap
     if (status == ATTN_OK && a->lengths) {
         struct attn_cuda_lengths l = {*a};
         l.append.k = *t;
+        l.append.k.to = cache;
+        l.append.k.to.table = NULL;
         memset(&l.append.v, 0, sizeof l.append.v);
         status = launched(&w, attn_cuda_put_lengths(&l, w.stream));
     }
