@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Contexts that a program has made through the driver: calls work in the one that their memory is of,
- * whichever is current, and leave the thread's as it was. */
+/* Contexts that a program has made through the driver: calls work in the one that their memory is
+ * of, whichever is current, and leave the thread's as it was. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,6 +114,20 @@ static void test_mixtures(void *own, void *other)
     move_home();
 }
 
+/* The same of a batch helper. */
+static void test_gather(void *own)
+{
+    static const int64_t indices[2] = {1, 0};
+    static float x[2] = {3, 4}, out[2];
+    emulated_own_in(x, sizeof x, 0, NULL);
+    emulated_own_in(out, sizeof out, 0, own);
+    EXPECT(attn_gather(NULL, ATTN_F32, 2, 1, x, indices, 2, out) == ATTN_OK &&
+               cudaStreamSynchronize(NULL) == cudaSuccess && out[0] == 4 && out[1] == 3,
+           "gather, a pool's memory first: \"%s\"", attn_last_message(NULL));
+    emulated_own(x, 0, -1, 0);
+    emulated_own(out, 0, -1, 0);
+}
+
 /* Tensors of the host go through the context that the thread has, with events that are its. */
 static void test_staged(void *own, void *other)
 {
@@ -166,5 +180,6 @@ void test_contexts(void)
     }
     emulated_set_context(NULL);
     test_mixtures(own, other);
+    test_gather(own);
     test_staged(own, other);
 }
