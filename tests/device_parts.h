@@ -6,6 +6,9 @@
 /* device_contexts.c; to be the first of all calls on a device. */
 void test_contexts(void);
 
+/* device_kernels.c */
+void test_kernels(void);
+
 /* device_hidden.c */
 void test_hidden_blocks(void);
 

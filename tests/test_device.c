@@ -725,6 +725,7 @@ int main(void)
     test_workspaces();
     test_cpu_workspaces();
     test_devices();
+    test_kernels();
     test_failures();
     test_pinned();
     test_graph();
