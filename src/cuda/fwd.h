@@ -455,12 +455,15 @@ DEVICE bool weigh(typename S::real (*s)[4], struct state<S> *r, typename S::real
         grown = grown || !(kept[n] == 1);
         r->most[n] = most;
         r->sum[n] *= kept[n];
-        UNROLLED for (int j = 0; j < S::PART / 8; j++)
+        UNROLLED for (int j = 0; j < S::PART / 8; j++) {
             UNROLLED for (int half = 0; half < 2; half++) {
                 real *const x = &mine[j][e + half];
                 *x = T::exp_of(*x - from);
                 r->sum[n] += *x;
             }
+            if (sizeof(real) == 8 && j % 2 == 1)
+                dev::sync_warp(); /* four of f64 at once: for more there are not the registers */
+        }
     }
     return dev::ballot(grown) != 0;
 }
