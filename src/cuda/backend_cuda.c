@@ -45,26 +45,6 @@ static bool find_room(const struct attn_problem *p, const struct attn_cuda_forwa
             !__builtin_add_overflow(r->bytes, r->report, &r->bytes));
 }
 
-/* The device's number, or a refusal: there is none, or none that the kernels are for. */
-static bool find_device(struct attn_plan *plan, const struct attn_problem *p,
-                        struct attn_cuda_device *d)
-{
-    char why[100];
-    const attn_status status = attn_cuda_find_device(p->place.device, d, why, sizeof why);
-    if (status != ATTN_OK) {
-        attn_plan_refuse(plan, status, status == ATTN_NO_DEVICE ? "backend: cuda has no device: %s"
-                                                                : "backend: cuda: %s", why);
-        return false;
-    }
-    if (d->capability < 80) {
-        attn_plan_refuse(plan, ATTN_NO_DEVICE, "backend: cuda needs a device of capability 8.0, "
-                         "and device %d has %d.%d", (int)d->number, (int)d->capability / 10,
-                         (int)d->capability % 10);
-        return false;
-    }
-    return true;
-}
-
 static bool fits_grids(const struct attn_cuda_forward *f)
 {
     for (int n = 0; n < f->count; n++)
@@ -83,8 +63,8 @@ static const struct attn_cuda_pair *pick(struct attn_plan *plan, const struct at
     const struct attn_cuda_pair *pair = attn_cuda_pick(p, d->capability, d->shared_bytes);
     if (!pair) {
         attn_plan_refuse(plan, ATTN_UNSUPPORTED,
-                         "head_dim: %" PRId64 ", no kernel for %s fits the %d bytes of shared memory "
-                         "that device %d gives a block", p->head_dim, attn_dtype_name(p->dtype),
+                         "head_dim: %" PRId64 ", no kernel for %s fits the %d bytes of shared "
+                         "memory that device %d gives a block", p->head_dim, attn_dtype_name(p->dtype),
                          (int)d->shared_bytes, (int)d->number);
         return NULL;
     }
@@ -104,9 +84,13 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
     struct attn_cuda_device d;
     struct attn_cuda_forward f;
     struct room r;
+    char why[160];
+    const attn_status found = attn_cuda_find_device(p->place.device, &d, why, sizeof why);
     (void)s;
-    if (!find_device(plan, p, &d))
+    if (found != ATTN_OK) {
+        attn_plan_refuse(plan, found, "%s", why);
         return;
+    }
     const struct attn_cuda_pair *pair = pick(plan, p, &d, &f);
     if (!pair)
         return;
@@ -185,7 +169,8 @@ static attn_status run_in_place(const struct work *w, char *memory)
     return status == ATTN_OK ? launch(w, memory) : status;
 }
 
-/* Inputs to the device, kernels, outputs back: all the host's memory is the caller's again after it.
+/* Inputs to the device, kernels, outputs back: all the host's memory is the caller's again after
+ * it.
  */
 static attn_status run_staged(const struct work *w, char *memory)
 {
@@ -215,8 +200,8 @@ static attn_status open_ferry(const struct work *w)
     return attn_cuda_status(error, "pinned memory", w->m);
 }
 
-/* `work` in the caller's workspace or, where that is null, in memory that comes and goes in the order
- * of the stream. */
+/* `work` in the caller's workspace or, where that is null, in memory that comes and goes in the
+ * order of the stream. */
 static attn_status in_memory(const struct work *w, void *workspace,
                              attn_status (*work)(const struct work *w, char *memory))
 {

@@ -81,8 +81,8 @@ static cudaError_t find(struct driver_function *f, void **function)
     return error;
 }
 
-/* Whether the driver answers that it knows of no memory, as nobody has begun to use it; of an address
- * that is none of its memory it tells only zeros. */
+/* Whether the driver answers that it knows of no memory, as nobody has begun to use it; of an
+ * address that is none of its memory it tells only zeros. */
 static bool knows_nothing(int error)
 {
     return error == cudaErrorInvalidValue || error == cudaErrorInitializationError ||
@@ -191,12 +191,18 @@ attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, ch
         error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, current);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
+    forget(error);
     if (error != cudaSuccess) {
-        snprintf(why, size, "%s", error == cudaErrorInsufficientDriver
-                                      ? "no driver, or one older than the CUDA runtime"
-                                      : cudaGetErrorString(error));
-        forget(error);
+        snprintf(why, size, "backend: cuda%s: %s", is_none(error) ? " has no device" : "",
+                 error == cudaErrorInsufficientDriver
+                     ? "no driver, or one older than the CUDA runtime"
+                     : cudaGetErrorString(error));
         return is_none(error) ? ATTN_NO_DEVICE : ATTN_DEVICE_ERROR;
+    }
+    if (major < 8) {
+        snprintf(why, size, "backend: cuda needs a device of capability 8.0, and device %d has "
+                 "%d.%d", current, major, minor);
+        return ATTN_NO_DEVICE;
     }
     *d = (struct attn_cuda_device){current, 10 * major + minor, shared};
     return ATTN_OK;

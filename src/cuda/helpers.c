@@ -85,29 +85,16 @@ static attn_status put(const struct call *w, char *to, const void *from, int64_t
     return told(w, error, "passing an array");
 }
 
-static attn_status find_device(const struct call *w)
-{
-    struct attn_cuda_device d;
-    char why[100];
-    const attn_status status = attn_cuda_find_device(w->c->at.device, &d, why, sizeof why);
-    if (status != ATTN_OK)
-        return attn_say(w->c->m, status, status == ATTN_NO_DEVICE
-                                             ? "backend: cuda has no device: %s"
-                                             : "backend: cuda: %s", why);
-    if (d.capability < 80)
-        return attn_say(w->c->m, ATTN_NO_DEVICE, "backend: cuda needs a device of capability 8.0, "
-                        "and device %d has %d.%d", (int)d.number, (int)d.capability / 10,
-                        (int)d.capability % 10);
-    return ATTN_OK;
-}
-
 /* Takes the memory and fills it with the host's arrays. */
 static attn_status begin(struct call *w)
 {
+    struct attn_cuda_device d;
+    char why[160];
     void *memory = NULL;
-    attn_status status = find_device(w);
-    if (status == ATTN_OK)
-        status = attn_cuda_enter(w->c->at, &w->before, w->c->m);
+    attn_status status = attn_cuda_find_device(w->c->at.device, &d, why, sizeof why);
+    if (status != ATTN_OK)
+        return attn_say(w->c->m, status, "%s", why);
+    status = attn_cuda_enter(w->c->at, &w->before, w->c->m);
     if (status == ATTN_OK && w->bytes > 0)
         status = told(w, cudaMallocAsync(&memory, (size_t)w->bytes, w->stream), "workspace");
     if (status != ATTN_OK)
@@ -386,7 +373,7 @@ static attn_status make_sound(const struct call *w, struct attn_cuda_soundness *
  */
 struct window {
     const struct attn_tokens *t; /* as the caller gave them */
-    int64_t columns;             /* 0: there is none; the table goes along whole or is the device's */
+    int64_t columns;             /* 0: none; the table goes along whole or is the device's */
     void *table, *taken;         /* on the device, of the types of the table and of the lengths */
 };
 
@@ -432,8 +419,9 @@ static int64_t taken_of(const struct window *x, int64_t b)
     return attn_axis_len(&x->t->to, b) % x->t->to.page_size;
 }
 
-static attn_status put_entries(const struct call *w, const struct window *x, void *to, int64_t count,
-                               bool is64, int64_t (*entry)(const struct window *x, int64_t n))
+static attn_status put_entries(const struct call *w, const struct window *x, void *to,
+                               int64_t count, bool is64,
+                               int64_t (*entry)(const struct window *x, int64_t n))
 {
     char part[ATTN_CUDA_PUT_BYTES];
     const int64_t size = is64 ? 8 : 4, most = ATTN_CUDA_PUT_BYTES / size;

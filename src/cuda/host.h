@@ -19,8 +19,8 @@ struct attn_cuda_device {
 };
 
 /* Looks at device `number`, or at the calling thread's where it is ATTN_HOST. ATTN_NO_DEVICE: there
- * is none; ATTN_DEVICE_ERROR: it does not answer. `why`, of `size` bytes, then tells the runtime's
- * reason. */
+ * is none that the kernels are for; ATTN_DEVICE_ERROR: it does not answer. `why`, of `size` bytes,
+ * is then the message. */
 attn_status attn_cuda_find_device(int32_t number, struct attn_cuda_device *d, char *why,
                                   size_t size);
 
@@ -46,8 +46,8 @@ attn_status attn_cuda_go_back(attn_status so_far, const struct attn_cuda_before 
  * and the runtime's own words; what can be forgotten of the error is. */
 attn_status attn_cuda_status(cudaError_t error, const char *what, struct attn_message *m);
 
-/* The same for what is done even after a failure, where the status so far is not ATTN_OK: that stays,
- * and so does its message. */
+/* The same for what is done even after a failure, where the status so far is not ATTN_OK: that
+ * stays, and so does its message. */
 attn_status attn_cuda_ended(attn_status so_far, cudaError_t error, const char *what,
                             struct attn_message *m);
 
