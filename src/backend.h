@@ -10,8 +10,8 @@
 #include "message.h"
 #include "problem.h"
 
-/* What a context keeps from call to call for a backend that computes on a device: two buffers through
- * which tensors go from the host's memory to the device's and back. All zero at first. */
+/* What a context keeps from call to call for a backend that computes on a device: two buffers
+ * through which tensors go from the host's memory to the device's and back. All zero at first. */
 struct attn_ferry {
     void *buffer[2]; /* of `bytes` bytes each */
     void *event[2];  /* when the device is done with it */

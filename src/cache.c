@@ -56,7 +56,8 @@ static attn_status check_rotation(struct attn_block_check *k, const attn_append_
     return ATTN_OK;
 }
 
-/* The lengths after have room; where the host cannot read all of them that is left to the device. */
+/* The lengths after have room; where the host cannot read all of them that is left to the device.
+ */
 static attn_status check_room(struct attn_block_check *k, const attn_append_desc *d,
                               const struct attn_append *a)
 {

@@ -115,8 +115,8 @@ static attn_status join(struct attn_check_state *c, const struct attn_operand *o
     return ATTN_OK;
 }
 
-/* Tensors lie in one place. Those without elements lie anywhere, and their addresses tell no more than
- * what to take where nothing else tells. */
+/* Tensors lie in one place. Those without elements lie anywhere, and their addresses tell no more
+ * than what to take where nothing else tells. */
 static attn_status check_tensor_places(struct attn_check_state *c, struct found *before)
 {
     const bool computed = c->p && c->mode != ATTN_CHECK_KEEP; /* by a backend, perhaps a device */

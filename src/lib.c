@@ -8,7 +8,8 @@
 #include "context.h"
 #include "fpenv.h"
 
-/* Bytes of workspace up to which it lies on the stack: a call on a tiny problem allocates nothing. */
+/* Bytes of workspace up to which it lies on the stack: a call on a tiny problem allocates nothing.
+ */
 enum { SMALL_WORKSPACE = 65536 };
 
 void attn_plan_refuse(struct attn_plan *plan, attn_status status, const char *format, ...)

@@ -18,9 +18,9 @@ struct attn_placed {
     bool anywhere;    /* integers that are read: host memory goes with either place */
 };
 
-/* *at = where the call works, a device or the host: where its arrays lie. Refuses those that are not
- * aligned or lie apart, and a device's memory where the context's backend works on the host's. Reads
- * no array. */
+/* *at = where the call works, a device or the host: where its arrays lie. Refuses those that are
+ * not aligned or lie apart, and a device's memory where the context's backend works on the host's.
+ * Reads no array. */
 attn_status attn_find_place(const struct attn_call *call, const struct attn_placed *arrays,
                             int count, struct attn_place *at);
 

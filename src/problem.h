@@ -258,8 +258,8 @@ static inline ATTN_HD int64_t attn_prefix_of(const struct attn_problem *p, int64
 bool attn_dropout_fits(const struct attn_problem *p, char *reason, size_t size);
 
 /* Writes what belongs to rows of out and lse without a query, 0 and -inf, and to key sums of keys
- * that take no part or whose sequence has no query, 0; in the backward pass to rows of dq, dk and dv
- * without a query or key, 0 (rows.c). */
+ * that take no part or whose sequence has no query, 0; in the backward pass to rows of dq, dk and
+ * dv without a query or key, 0 (rows.c). */
 void attn_clear_unused_rows(const struct attn_problem *p);
 
 #endif

@@ -40,7 +40,8 @@ static const char *kernel_for(const struct emulated_machine *gpu, attn_dtype typ
 static void expect_kernel(int gpu, attn_dtype type, int64_t d, int64_t dv, const char *name)
 {
     const char *const got = kernel_for(&gpus[gpu], type, d, dv);
-    EXPECT(strcmp(got, name) == 0, "capability %d, type %d, heads of %lld, %lld: \"%s\", not \"%s\"",
+    EXPECT(strcmp(got, name) == 0,
+           "capability %d, type %d, heads of %lld and %lld: \"%s\", not \"%s\"",
            gpus[gpu].capability, (int)type, (long long)d, (long long)dv, got, name);
 }
 

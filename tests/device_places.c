@@ -248,8 +248,8 @@ static void test_devices(void)
     emulated_set_machine((struct emulated_machine){2, 80, 166912});
 }
 
-/* Each call of the function fails once, and there are `least` of them or more; what the call takes is
- * given back. */
+/* Each call of the function fails once, and there are `least` of them or more; what the call takes
+ * is given back. */
 static void fail_each(int n, const char *function, cudaError_t error, attn_status status, int least)
 {
     int count = 1;

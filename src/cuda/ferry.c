@@ -4,8 +4,8 @@
 
 #include "cuda/host.h"
 
-/* Most bytes of a buffer: copying them takes far longer than putting the copy on a stream. Tests make
- * do with less, so that there are many parts. */
+/* Most bytes of a buffer: copying them takes far longer than putting the copy on a stream. Tests
+ * make do with less, so that there are many parts. */
 #ifndef ATTN_CUDA_PART
 #define ATTN_CUDA_PART (4 << 20)
 #endif

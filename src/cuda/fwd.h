@@ -3,26 +3,26 @@
  * The forward kernel: tiled online softmax, for all element types. It takes the checked problem as
  * it is, with everything that it may ask for but probabilities and sums of them.
  *
- * A block computes an item of the list (share.h): a tile of rows of one sequence and key/value head.
- * Keys and values come tile by tile through two stages of shared memory, the next step's being
- * copied while this one's are multiplied; scores, weights and sums of values stay in registers. The
- * warps share out the rows or, in the short form, which has 16 of them, the keys of a tile, and what
- * they have of a row is put together in the end. Head sizes too large for shared
+ * A block computes an item of the list (share.h): a tile of rows of one sequence and key/value
+ * head. Keys and values come tile by tile through two stages of shared memory, the next step's
+ * being copied while this one's are multiplied; scores, weights and sums of values stay in
+ * registers. The warps share out the rows or, in the short form, which has 16 of them, the keys of
+ * a tile, and what they have of a row is put together in the end. Head sizes too large for shared
  * memory or registers are cut: queries and keys into pieces that come one after another, columns of
  * out among blocks.
  *
  * What is not seen gets the score -inf, hence the weight 0; 0 times what is not finite would still
  * show. Values past the end, and those of padding keys, are 0 in shared memory. Where sums are not
- * finite all the same, the block does its work again with 0 for each value that is not finite, which
- * gives the same bits wherever none was met; what is seen of them is then looked up. Rows whose sums
- * are not finite even so have left the range, which their results need not: once more, with smaller
- * weights for them.
+ * finite all the same, the block does its work again with 0 for each value that is not finite,
+ * which gives the same bits wherever none was met; what is seen of them is then looked up. Rows
+ * whose sums are not finite even so have left the range, which their results need not: once more,
+ * with smaller weights for them.
  *
  * All products hold a tile of 16 rows by 8 columns in the same way, as mma does: with g = lane / 4,
- * the elements 0 and 1 are of row g, 2 and 3 of row g + 8, and the four lanes of a quad share a row.
- * Of scores they are columns 2 (lane % 4) and the next; of out the type says which. A warp has M
- * such bands of 16 rows, and their tiles band by band. An element type
- * T, of fwd_half.h, fwd_f32.h and fwd_f64.h, names
+ * the elements 0 and 1 are of row g, 2 and 3 of row g + 8, and the four lanes of a quad share a
+ * row. Of scores they are columns 2 (lane % 4) and the next; of out the type says which. A warp has
+ * M such bands of 16 rows, and their tiles band by band. An element type T, of fwd_half.h,
+ * fwd_f32.h and fwd_f64.h, names
  *
  *   element, real             as stored; what it computes in
  *   number(x), put(x)         from the one to the other
@@ -171,8 +171,8 @@ template <class S> DEVICE void find_rows(const struct attn_problem &p, struct wo
 
 /* ---- Copies --------------------------------------------------------------------------------- */
 
-/* Rows of a tensor: `given` of them from `base` on, `stride` bytes apart; from number `first` on, as
- * far as there are n of them. */
+/* Rows of a tensor: `given` of them from `base` on, `stride` bytes apart; from number `first` on,
+ * as far as there are n of them. */
 struct run {
     const char *base;
     int64_t stride, given, first, n;
@@ -262,7 +262,8 @@ template <class S> DEVICE char *stage_of(char *tiles, int64_t n)
 }
 
 /* Whether the block mask hides the keys from k0 on, a tile of them, from all rows. A tile that is
- * made of many blocks is not looked at: to look through them would take as long as to compute it. */
+ * made of many blocks is not looked at: to look through them would take as long as to compute it.
+ */
 template <class S>
 DEVICE bool is_hidden(const struct attn_problem &p, const struct work<S> *w, int64_t k0)
 {
@@ -345,8 +346,8 @@ template <class real> DEVICE real quad_sum(real x)
 
 DEVICE int clamp(int64_t x, int most) { return x < 0 ? 0 : x > most ? most : (int)x; }
 
-/* A lane's rows, two of each band: the largest score so far, and its own part of the sum of weights.
- */
+/* A lane's rows, two of each band: the largest score so far, and its own part of the sum of
+ * weights. */
 template <class S> struct state {
     typename S::real most[2 * S::M], sum[2 * S::M];
 };
@@ -365,8 +366,8 @@ template <class S> DEVICE bool sees_all(const struct work<S> *w, int base, int64
     return all;
 }
 
-/* Scores of products with keys k0 .. k0 + S::PART - 1; of them what hides no key and is the same for
- * all at once, the rest one by one. `bare`: the products themselves, where they are seen. */
+/* Scores of products with keys k0 .. k0 + S::PART - 1; of them what hides no key and is the same
+ * for all at once, the rest one by one. `bare`: the products themselves, where they are seen. */
 template <class S>
 DEVICE void score(const struct work<S> *w, int base, typename S::real (*s)[4], int64_t k0,
                   bool bare)

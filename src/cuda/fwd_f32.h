@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * f32 in the forward kernel: multiply-adds in f32. Tensor cores offer 11 bits (TF32); two parts of a
- * number give 22 of its 24, and the three that it takes need six products, which is no faster than
- * multiply-adds are, on an H100 slower.
+ * f32 in the forward kernel: multiply-adds in f32. Tensor cores offer 11 bits (TF32); two parts of
+ * a number give 22 of its 24, and the three that it takes need six products, which is no faster
+ * than multiply-adds are, on an H100 slower.
  */
 #ifndef ATTN_CUDA_FWD_F32_H
 #define ATTN_CUDA_FWD_F32_H

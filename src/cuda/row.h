@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A row of scores, a pair of a query and a head of the group: what the contract makes of a product
- * of query and key, and what becomes of a row's sums in the end. For all forward kernels; T is their
- * element type with what it computes in, as fwd.h has it.
+ * of query and key, and what becomes of a row's sums in the end. For all forward kernels; T is
+ * their element type with what it computes in, as fwd.h has it.
  */
 #ifndef ATTN_CUDA_ROW_H
 #define ATTN_CUDA_ROW_H
@@ -92,8 +92,8 @@ DEVICE typename T::real weight_of(typename T::real score, typename T::real most)
 /* ---- Results -------------------------------------------------------------------------------- */
 
 /* Partial results of a row: from each of `count` parts of its keys the largest score, the sum of
- * weights and the weighted sums of values, `stride` numbers apart. `divided`: the latter by unit_of()
- * the sum of weights. */
+ * weights and the weighted sums of values, `stride` numbers apart. `divided`: the latter by
+ * unit_of() the sum of weights. */
 template <class real> struct parts {
     const real *data;
     int64_t stride;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * How a sequence's work is cut into items, by its own lengths: its form, tiles of its rows, splits
- * of its keys. The list of items, the forward kernels and what combines their results agree by this.
+ * of its keys. The list of items, the forward kernels and what combines their results agree by
+ * this.
  */
 #ifndef ATTN_CUDA_SHARE_H
 #define ATTN_CUDA_SHARE_H

@@ -212,8 +212,8 @@ DEVICE void multiply_tf32(float c[4], const uint32_t a[4], const uint32_t b[2])
     }, &f);
 }
 
-/* Lane l holds row l / 4, column l % 4 of A, row l % 4, column l / 4 of B, and columns 2 (l % 4) and
- * the one after it of row l / 4 of C. */
+/* Lane l holds row l / 4, column l % 4 of A, row l % 4, column l / 4 of B, and columns 2 (l % 4)
+ * and the one after it of row l / 4 of C. */
 struct fragments_f64 {
     double *c, a, b;
 };

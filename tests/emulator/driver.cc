@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The part of the driver's interface that bench/peers/gpu_driver.py uses, on the emulated device,
- * and of cuBLAS': a library that is built with the emulator is a driver with a GPU to it. Events tell
- * the host's time, which says nothing of any GPU's; products take none, and give nothing.
+ * and of cuBLAS': a library that is built with the emulator is a driver with a GPU to it. Events
+ * tell the host's time, which says nothing of any GPU's; products take none, and give nothing.
  */
 #include <stdint.h>
 #include <stdio.h>

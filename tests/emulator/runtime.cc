@@ -57,7 +57,7 @@ struct state {
     std::map<int, context> primary; /* that have begun, by device */
     bool hidden = false; /* allocations, but from work */
     std::map<uintptr_t, range> memory; /* by address */
-    std::map<uintptr_t, size_t> pinned; /* the host's memory that copies look at when they are made */
+    std::map<uintptr_t, size_t> pinned; /* the host's that copies look at when they are made */
     std::map<cudaEvent_t, context *> events; /* with what they are of */
     std::vector<work> queue, graph;
     bool capturing = false;
@@ -139,8 +139,8 @@ bool is_device(const void *data, size_t bytes)
     return first && (bytes == 0 || range_of((const char *)data + bytes - 1) == first);
 }
 
-/* Whether a word may be the address of memory that a kernel in the thread's context cannot reach. (The
- * end of a piece of memory is where nothing lies.) */
+/* Whether a word may be the address of memory that a kernel in the thread's context cannot reach.
+ * (The end of a piece of memory is where nothing lies.) */
 bool is_foreign(uint64_t word)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -462,8 +462,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     const hold h(busy);
-    free(event);
     s.events.erase(event);
+    free(event);
     return enter("cudaEventDestroy");
 }
 
@@ -619,8 +619,8 @@ static bool sees_foreign(const emulated_function &f, const void *argument)
         uint64_t word;
         memcpy(&word, (const char *)argument + at, sizeof word);
         if (is_foreign(word)) {
-            printf("emulator: byte %zu of a kernel's argument begins %#llx, no memory of device %d\n",
-                   at, (unsigned long long)word, device_now());
+            printf("emulator: byte %zu of a kernel's argument begins %#llx, no memory of device "
+                   "%d\n", at, (unsigned long long)word, device_now());
             return true;
         }
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The part of the CUDA runtime's interface that src/cuda uses, on the emulator. A device's memory is
- * the host's, marked by its addresses. What is put on a stream happens when somebody waits for it
- * and not before, so that host memory that a call must not look at any more is looked at too late.
- * Names, values and arguments are the toolkit's.
+ * The part of the CUDA runtime's interface that src/cuda uses, on the emulator. A device's memory
+ * is the host's, marked by its addresses. What is put on a stream happens when somebody waits for
+ * it and not before, so that host memory that a call must not look at any more is looked at too
+ * late. Names, values and arguments are the toolkit's.
  */
 #ifndef EMULATOR_RUNTIME_H
 #define EMULATOR_RUNTIME_H
@@ -103,8 +103,8 @@ int emulated_begun(void);
 void emulated_hide(int hide);
 
 /* The count-th call of a function, from now on, answers `error`; 1 is the next. Names as above;
- * "kernel": the kernel fails, which its stream's next wait answers. "all": from the count-th call of
- * any function on each of them answers it, as after an error that stays. Null: none does. */
+ * "kernel": the kernel fails, which its stream's next wait answers. "all": from the count-th call
+ * of any function on each of them answers it, as after an error that stays. Null: none does. */
 void emulated_fail(const char *function, int count, cudaError_t error);
 
 /* How often this thread has called a function. */
@@ -170,9 +170,10 @@ template <class T> size_t emulated_addresses(T &argument)
     return emulated_addresses_of(argument, 0);
 }
 
-cudaError_t cudaFuncSetAttribute(const emulated_function &f, cudaFuncAttribute attribute, int value);
-cudaError_t cudaLaunchKernel(const emulated_function &f, dim3 blocks, dim3 threads, void **arguments,
-                             size_t shared_bytes, cudaStream_t stream);
+cudaError_t cudaFuncSetAttribute(const emulated_function &f, cudaFuncAttribute attribute,
+                                 int value);
+cudaError_t cudaLaunchKernel(const emulated_function &f, dim3 blocks, dim3 threads,
+                             void **arguments, size_t shared_bytes, cudaStream_t stream);
 #endif
 
 #endif
