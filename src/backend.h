@@ -16,8 +16,7 @@ struct attn_ferry {
     void *buffer[2]; /* of `bytes` bytes each */
     void *event[2];  /* when the device is done with it */
     size_t bytes;
-    int32_t device; /* and context of the driver's that the events are of */
-    void *context;
+    void *context; /* the driver's, which the events are of */
 };
 
 /* Gives all of it back (backends.c). */

@@ -140,6 +140,14 @@ static void test_staged(void *own, void *other)
         expect_results("host memory", c);
     }
     emulated_set_context(NULL);
+    expect_results("host memory, no context", c);
+    const long taken = emulated_calls("cudaHostAlloc");
+    expect_results("host memory, a primary context", c);
+    emulated_set_context(NULL);
+    expect_results("host memory, no context again", c);
+    EXPECT(emulated_calls("cudaHostAlloc") == taken, "%ld buffers more for the same context",
+           emulated_calls("cudaHostAlloc") - taken);
+    emulated_set_context(NULL);
     attn_context_destroy(c);
     EXPECT(emulated_pinned() == 0, "a context leaves %ld behind", emulated_pinned());
 }

@@ -35,24 +35,34 @@ static cudaError_t take(struct attn_ferry *ferry, size_t bytes)
     return error;
 }
 
+/* The thread's context; one that has none takes its device's primary one, as its first work would.
+ */
+static cudaError_t find_context(void **context)
+{
+    int device = 0;
+    cudaError_t error = attn_cuda_context(context);
+    if (error != cudaSuccess || *context)
+        return error;
+    error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaSetDevice(device);
+    return error == cudaSuccess ? attn_cuda_context(context) : error;
+}
+
 cudaError_t attn_cuda_ferry_open(struct attn_ferry *ferry, const struct attn_cuda_image *image)
 {
     const int64_t outputs = image->bytes - image->inputs;
     const int64_t most = image->inputs > outputs ? image->inputs : outputs;
     size_t bytes = ATTN_ALIGN;
-    int device = 0;
     void *context = NULL;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = attn_cuda_context(&context);
+    cudaError_t error = find_context(&context);
     if (error != cudaSuccess)
         return error;
     while (bytes < ATTN_CUDA_PART && (int64_t)bytes < most)
         bytes *= 2;
-    if (ferry->bytes >= bytes && ferry->device == device && ferry->context == context)
+    if (ferry->bytes >= bytes && ferry->context == context)
         return cudaSuccess;
     attn_cuda_ferry_release(ferry);
-    ferry->device = device;
     ferry->context = context;
     error = take(ferry, bytes);
     if (error != cudaSuccess)
