@@ -3,14 +3,12 @@
  * where it is seen. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "gen.h"
-#include "memory.h"
 #include "report.h"
 #include "run.h"
 #include "sequences.h"
+#include "stains.h"
 
 enum { LINE = 1200, FILLS = 4 };
 
@@ -159,133 +157,6 @@ static void check_spot(const struct options *o, const struct batch *n, const str
     problem_free(&p);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * One NaN in what the backward pass reads
- * --------------------------------------------------------------------------------------------- */
-
-enum input { IN_Q, IN_K, IN_V, IN_DOUT, IN_DLSE, IN_OUT, IN_LSE, INPUTS };
-static const char *const input_names[] = {"q", "k", "v", "dout", "dlse", "out", "lse"};
-
-/* Where it stands: an element of the input's array of a sequence. */
-struct stain {
-    enum input in;
-    int64_t b, at;
-};
-
-static int64_t input_size(const struct truth_seq *s, enum input in)
-{
-    const int64_t rows = s->hq * s->nq, sizes[] = {rows * s->d, s->hkv * s->nk * s->d,
-                                                   s->hkv * s->nk * s->dv, rows * s->dv,
-                                                   s->dlse ? rows : 0, rows * s->dv, rows};
-    return sizes[in];
-}
-
-static void stain(struct batch *n, const struct stain *x, enum input in, int64_t at)
-{
-    const struct truth_seq *s = &n->seq[x->b];
-    double *const arrays[] = {s->q, s->kt, s->v, s->dout, s->dlse, s->out, s->lse};
-
-    arrays[in][at] = NAN;
-}
-
-static bool row_sees(const struct truth_seq *s, int64_t row)
-{
-    for (int64_t j = 0; j < s->nk; j++)
-        if (truth_visible(s, row / s->nq, row % s->nq, j))
-            return true;
-    return false;
-}
-
-/* The batch that is run; and, which the truth of gradients needs as it looks at no out and LSE, one
- * in which the same NaN comes in another way: that of out by dlse, that of the LSE by the query. */
-static void stain_both(struct batch *run, struct batch *truth, const struct stain *x)
-{
-    struct truth_seq *s = &truth->seq[x->b];
-
-    stain(run, x, x->in, x->at);
-    if (x->in == IN_OUT) {
-        if (!s->dlse)
-            s->dlse = test_alloc((size_t)(s->hq * s->nq) * sizeof *s->dlse);
-        if (row_sees(s, x->at / s->dv))
-            stain(truth, x, IN_DLSE, x->at / s->dv);
-    } else if (x->in == IN_LSE) {
-        stain(truth, x, IN_Q, x->at * s->d);
-    } else {
-        stain(truth, x, x->in, x->at);
-        batch_results(run);
-    }
-}
-
-/* Whether NaN shows wherever the truth has it, and everything else that the truth knows has the
- * bits that it has without. */
-static bool stain_holds(const struct judge *j, const struct target *t, const struct result *clean,
-                        const struct result *spoilt, char *why, size_t size)
-{
-    char where[120];
-
-    for (int n = COMPARE_DQ; n < COMPARES; n++)
-        for (int64_t i = 0; i < clean->count[n]; i++) {
-            const long double truth = j->part[n].truth[i];
-            const double *a = clean->part[n] + i, *b = spoilt->part[n] + i;
-            const bool same = !t->exact || compare_bits(a, b, 1) < 0;
-            const bool shows = isfinite(*a) ? isnan(*b) : !isfinite(*b);
-            if (truth == TRUTH_OPEN || (isnan(truth) ? shows : isinf(truth) || same))
-                continue;
-            judge_where(j, (enum compare_what)n, i, where, sizeof where);
-            snprintf(why, size, "%s: %.9g, without it %.9g, %s", where, *b, *a,
-                     isnan(truth) ? "should be NaN" : "should not change");
-            return false;
-        }
-    return true;
-}
-
-static void check_stain(const struct options *o, const struct batch *n, const struct stain *x,
-                        uint64_t seed, struct target *targets, int count)
-{
-    const struct arrange a = {.packed_q = seed & 1, .packed_k = seed & 1};
-    struct batch run = batch_copy(n), truth = batch_copy(n);
-    struct problem p, q;
-    struct judge j;
-    char why[LINE], what[LINE];
-
-    stain_both(&run, &truth, x);
-    judge_open(&j, &truth, 1);
-    batch_problem(&p, n, &a);
-    batch_problem(&q, &run, &a);
-    p.seed = q.seed = seed;
-    for (int t = 0; t < count; t++) {
-        struct result clean, spoilt = {0};
-        if (run_or_report(o, &p, &targets[t], attn_backward, &clean) &&
-            run_or_report(o, &q, &targets[t], attn_backward, &spoilt)) {
-            snprintf(what, sizeof what, "NaN in %s, number %lld of sequence %lld",
-                     input_names[x->in], (long long)x->at, (long long)x->b);
-            if (stain_holds(&j, &targets[t], &clean, &spoilt, why, sizeof why))
-                report_pass();
-            else
-                fail(o, &q, &targets[t], what, why);
-        }
-        result_free(&clean);
-        result_free(&spoilt);
-    }
-    problem_free(&p);
-    problem_free(&q);
-    judge_close(&j);
-    batch_free(&run);
-    batch_free(&truth);
-}
-
-/* Whether NaN in the LSE of a row is NaN in all of its weights: they are not 0, as those of
- * infinite scores are, and it sees some. */
-static bool tells_weights(const struct problem *p, const struct truth_seq *s, int64_t row)
-{
-    static const char *const odd[] = {"overflow", "holes", "not-finite"};
-
-    for (size_t n = 0; n < sizeof odd / sizeof *odd; n++)
-        if (strcmp(p->values, odd[n]) == 0)
-            return false;
-    return isfinite(s->lse[row]) && row_sees(s, row);
-}
-
 static void check_backward(const struct options *o, uint64_t seed, struct target *targets,
                            int count)
 {
@@ -298,14 +169,8 @@ static void check_backward(const struct options *o, uint64_t seed, struct target
     judge_open(&j, &n, o->orders);
     for (int t = 0; t < count; t++)
         check_unseen(o, &p, &j, &targets[t]);
-    struct stain x = {.in = (enum input)rng_below(&r, INPUTS)};
-    if (n.count > 0) {
-        x.b = rng_below(&r, n.count);
-        const int64_t size = input_size(&n.seq[x.b], x.in);
-        x.at = size > 0 ? rng_below(&r, size) : 0;
-        if (size > 0 && (x.in != IN_LSE || tells_weights(&p, &n.seq[x.b], x.at)))
-            check_stain(o, &n, &x, seed, targets, count);
-    }
+    if (n.count > 0)
+        stain_drawn(o, &p, &n, &r, targets, count);
     judge_close(&j);
     batch_free(&n);
     problem_free(&p);
@@ -348,6 +213,7 @@ int main(int argc, char **argv)
         check_seed(&o, o.seed + (uint64_t)n, targets, count);
     for (int64_t n = 0; n < (o.count + 3) / 4; n++)
         check_backward(&o, o.seed + (uint64_t)n, targets, count);
+    stain_fixed(&o, targets, count);
     targets_close(targets, count);
     return report_end();
 }
