@@ -14,6 +14,7 @@
 #include "memory.h"
 #include "report.h"
 #include "rng.h"
+#include "sequences.h"
 
 enum { LINE = 1200, TRIES = 10, STEPS = 3 };
 
@@ -275,27 +276,138 @@ static void check_alike(const struct options *o, const struct problem *p, const 
     report_pass();
 }
 
+/* ------------------------------------------------------------------------------------------------
+ * A problem with everything that a call may ask for
+ * --------------------------------------------------------------------------------------------- */
+
+static double *normal(int64_t n, struct rng *r)
+{
+    double *x = test_alloc((size_t)n * sizeof *x);
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = rng_normal(r);
+    return x;
+}
+
+static uint8_t *mostly(int64_t n, struct rng *r)
+{
+    uint8_t *x = test_alloc((size_t)n);
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = rng_chance(r, 85);
+    return x;
+}
+
+static int64_t *documents(int64_t n)
+{
+    int64_t *x = test_alloc((size_t)n * sizeof *x);
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = i / 9;
+    return x;
+}
+
+static void fill_masks(struct truth_seq *s, struct rng *r)
+{
+    s->causal = s->window = s->has_prefix = true;
+    s->align = ATTN_BOTTOM_RIGHT;
+    s->left = 10;
+    s->prefix = 2;
+    s->key_mask = mostly(s->nk, r);
+    s->query_mask = mostly(s->nq, r);
+    s->query_docs = documents(s->nq);
+    s->key_docs = documents(s->nk);
+    s->block_q = 4;
+    s->block_k = 3;
+    s->mask = truth_plane_open(true, true, true, s->hq, s->nq, s->nk);
+    s->block = truth_plane_open(true, true, true, s->hq, (s->nq + 3) / 4, (s->nk + 2) / 3);
+    for (int64_t n = 0; n < s->mask.count; n++)
+        s->mask.x[n] = rng_chance(r, 85);
+    for (int64_t n = 0; n < s->block.count; n++)
+        s->block.x[n] = rng_chance(r, 85);
+}
+
+static struct truth_seq sequence_with_all(int64_t nq, int64_t nk, double scale, struct rng *r)
+{
+    struct truth_seq s = {.dtype = ATTN_F64, .nq = nq, .nk = nk, .hq = 4, .hkv = 2, .d = 5, .dv = 3,
+                          .scale = scale, .softcap = 4, .bias_type = ATTN_F64, .dropout = 0.2};
+    const int64_t rows = s.hq * nq;
+
+    fill_masks(&s, r);
+    s.bias = truth_plane_open(true, true, true, s.hq, nq, nk);
+    for (int64_t n = 0; n < s.bias.count; n++)
+        s.bias.x[n] = rng_normal(r);
+    s.slopes = normal(s.hq, r);
+    s.sink = normal(s.hq, r);
+    s.q = normal(rows * s.d, r);
+    s.kt = normal(s.hkv * s.d * nk, r);
+    s.v = normal(s.hkv * nk * s.dv, r);
+    s.dout = normal(rows * s.dv, r);
+    s.dlse = normal(rows, r);
+    s.out = test_alloc((size_t)(rows * s.dv) * sizeof *s.out);
+    s.lse = test_alloc((size_t)rows * sizeof *s.lse);
+    return s;
+}
+
+/* Packed with the bias at offsets and a gradient like it; or padded with one that is summed over
+ * sequences and queries, and a negative scale. */
+static void with_all(struct problem *p, bool packed)
+{
+    const struct arrange a = {.packed_q = packed, .packed_k = packed, .spare = packed ? 0 : 2};
+    struct rng r = rng_seeded(packed);
+    struct batch n = {.count = 2, .backward = true};
+
+    for (int what = COMPARE_DQ; what < COMPARES; what++)
+        n.wanted[what] = true;
+    n.seq[0] = sequence_with_all(13, 19, packed ? 0.7 : -0.7, &r);
+    n.seq[1] = sequence_with_all(11, 8, packed ? 0.7 : -0.7, &r);
+    n.seq[1].number = 1; /* to dropout */
+    memcpy(n.seq[1].sink, n.seq[0].sink, (size_t)n.seq[0].hq * sizeof *n.seq[0].sink);
+    n.dbias = (struct plane){.dtype = ATTN_F64, .batch = packed, .head = 1, .query = packed,
+                             .key = 1}; /* which axes there are */
+    batch_results(&n);
+    batch_problem(p, &n, &a);
+    batch_free(&n);
+}
+
+/* All targets on one problem: each against differences, and against the first of them. Returns the
+ * largest error. */
+static double check_problem(const struct options *o, const struct problem *p,
+                            struct target *targets, int count)
+{
+    struct result r[MOST_TARGETS];
+    double worst = 0;
+    int first = -1;
+
+    for (int t = 0; t < count; t++) {
+        if (!run_or_report(o, p, &targets[t], attn_backward, &r[t]))
+            continue;
+        worst = fmax(worst, check_slopes(o, p, &targets[t], &r[t]));
+        if (first >= 0)
+            check_alike(o, p, &targets[t], &r[t], &targets[first], &r[first]);
+        else
+            first = t;
+    }
+    for (int t = 0; t < count; t++)
+        result_free(&r[t]);
+    return worst;
+}
+
 void differences(const struct options *o, struct target *targets, int targets_count,
                  int64_t count)
 {
     double worst = 0;
 
-    for (int64_t n = 0; n < count; n++) {
-        struct result r[MOST_TARGETS];
+    for (int n = 0; n < 2; n++) {
         struct problem p;
-        int first = -1;
+        with_all(&p, n == 1);
+        worst = fmax(worst, check_problem(o, &p, targets, targets_count));
+        problem_free(&p);
+    }
+    for (int64_t n = 0; n < count; n++) {
+        struct problem p;
         gen_smooth(&p, o->seed + (uint64_t)n);
-        for (int t = 0; t < targets_count; t++) {
-            if (!run_or_report(o, &p, &targets[t], attn_backward, &r[t]))
-                continue;
-            worst = fmax(worst, check_slopes(o, &p, &targets[t], &r[t]));
-            if (first >= 0)
-                check_alike(o, &p, &targets[t], &r[t], &targets[first], &r[first]);
-            else
-                first = t;
-        }
-        for (int t = 0; t < targets_count; t++)
-            result_free(&r[t]);
+        worst = fmax(worst, check_problem(o, &p, targets, targets_count));
         problem_free(&p);
     }
     printf("differences: largest error %.3g\n", worst);

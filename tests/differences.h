@@ -5,7 +5,8 @@
 
 #include "run.h"
 
-/* On small problems, as many as `count` says; their seeds are those of the options. */
+/* On two problems with every feature at once, and on small random ones, as many as `count` says;
+ * their seeds are those of the options. */
 void differences(const struct options *o, struct target *targets, int targets_count,
                  int64_t count);
 
