@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * dbias summed over any of its axes, against sums of the whole: over more queries and keys than any
- * piece of it has.
+ * piece of it has. And dq by its definition, as sums of the whole times keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,6 +13,8 @@
 #include "run.h"
 
 enum { B = 2, HQ = 4, HKV = 2, NQ = 150, NK = 290, D = 5, WHOLE = B * HQ * NQ * NK };
+
+#define SCALE (-0.4)
 
 /* One call in f64; out and LSE come from the forward call. */
 struct call {
@@ -38,6 +40,7 @@ static struct call call_open(void)
     d->heads_q = HQ;
     d->heads_kv = HKV;
     d->head_dim = D;
+    d->scale = SCALE;
     d->query.seqlen = NQ;
     d->key.seqlen = NK;
     d->causal = 1;
@@ -93,6 +96,20 @@ static void add_up(const attn_score_output *t, const double *whole, double *sum,
     }
 }
 
+/* Whether element n of dq is the sum of its row of the whole times keys, by the scale. */
+static bool is_dq(const struct call *c, const double *whole, int64_t n)
+{
+    const int64_t e = n % D, h = n / D % HQ, i = n / D / HQ % NQ, b = n / D / HQ / NQ;
+    const double *ds = whole + ((b * HQ + h) * NQ + i) * NK, *k = c->desc.k.data;
+    double sum = 0, size = 0;
+    for (int64_t j = 0; j < NK; j++) {
+        const double x = SCALE * ds[j] * k[((b * NK + j) * HKV + h / (HQ / HKV)) * D + e];
+        sum += x;
+        size += fabs(x);
+    }
+    return fabs(((const double *)c->desc.dq.data)[n] - sum) <= 1e-13 * size;
+}
+
 static void test_target(struct target *t)
 {
     struct call c = call_open();
@@ -118,6 +135,11 @@ static void test_target(struct target *t)
         free(sum);
         free(sizes);
     }
+    int64_t wrong = 0;
+    for (int64_t n = 0; n < B * NQ * HQ * D && status == ATTN_OK; n++)
+        wrong += !is_dq(&c, whole, n);
+    EXPECT(wrong == 0, "%s %s: %lld numbers of dq are no sums of dbias times keys", t->name,
+           t->isa ? t->isa : "", (long long)wrong);
     if (status == ATTN_NO_BACKEND)
         report_skip("%s", attn_last_message(t->context));
     free(whole);
