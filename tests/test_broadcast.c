@@ -12,7 +12,8 @@
 #include "rng.h"
 #include "run.h"
 
-enum { B = 2, HQ = 4, HKV = 2, NQ = 150, NK = 290, D = 5, WHOLE = B * HQ * NQ * NK };
+/* Three heads to a group: pieces then end within a block of rows. */
+enum { B = 2, HQ = 6, HKV = 2, NQ = 100, NK = 270, D = 5, WHOLE = B * HQ * NQ * NK };
 
 #define SCALE (-0.4)
 
