@@ -165,7 +165,7 @@ static void move_products(struct problem *p, int power)
  * Here and there a softcap or scale at the end of the computing type's range or beyond it, drawn
  * apart. The scale of normal values takes products back from there. Where it makes every difference
  * of scores huge, products have to be exact: those of integers. In gradients such a scale is a factor,
- * and drawn more often.
+ * and so is the slope of the cap: they are drawn more often.
  */
 static void draw_extremes(struct problem *p, enum values kind)
 {
@@ -174,7 +174,9 @@ static void draw_extremes(struct problem *p, enum values kind)
     struct rng r = rng_seeded(p->seed ^ UINT64_C(0xe7));
     const int power = (p->dtype == ATTN_F64 ? 480 : 54) * (rng_chance(&r, 50) ? 1 : -1);
 
-    if (!rng_chance(&r, p->backward && kind == INTEGERS ? 60 : 20) || p->smooth)
+    const bool often = p->backward && (kind == INTEGERS || p->softcap > 0);
+
+    if (!rng_chance(&r, often ? 60 : 20) || p->smooth)
         return;
     if (p->softcap > 0 && rng_chance(&r, 50))
         p->softcap = RNG_PICK(&r, caps);
