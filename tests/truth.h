@@ -126,8 +126,8 @@ void truth_eager_in_type(const struct truth_seq *s, int order, struct truth_valu
  * - dk, dv and dbias of a key whose score is -inf in a row whose LSE is NaN;
  * - dq of a row that has its LSE from the sink alone, where what its gradients are made of is NaN;
  * - dv with a dropout of 1, under NaN;
- * - dsink where the sink is -inf and the row's gradients or LSE are not finite, or a sink of NaN is
- *   all that a row has.
+ * - dsink where the sink is -inf and the row's gradients are not finite or its LSE is NaN, or a
+ *   sink of NaN is all that a row has.
  */
 struct truth_gradients {
     long double *dq, *dk, *dv, *dbias, *dsink;

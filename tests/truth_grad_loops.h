@@ -198,7 +198,7 @@ static void LOOPS(no_row)(const struct truth_seq *t, const struct LOOPS(row) *w,
 
     LOOPS(fill)(g->dq + at * t->d, t->d, TRUTH_NONE);
     if (g->dsink && (isnan(w->sink) || w->sink == -(REAL)INFINITY))
-        LOOPS(add_marked)(&g->dsink[h], 0, isnan(w->sink) || dlse != 0);
+        LOOPS(add_marked)(&g->dsink[h], 0, isnan(w->sink));
     else if (g->dsink && w->lse == w->sink)
         LOOPS(add_marked)(&g->dsink[h], dlse, false);
 }
