@@ -213,7 +213,8 @@ static void LOOPS(back_key)(const struct truth_seq *t, const struct how *how,
     const bool none = t->dropout == 1, hidden = w->s[j] == -(REAL)INFINITY;
     const attn_dtype type = how->style & STYLE_OWN_ORDER ? ATTN_F32 : how->kept;
     const REAL p = w->e[j], kept = LOOPS(rounded)(p * w->keep[j], type);
-    const REAL ds = p * (none ? -sum : LOOPS(add_product)(w->keep[j], dp, -sum, how->style));
+    const REAL ds = LOOPS(normal)(
+        p * (none ? -sum : LOOPS(add_product)(w->keep[j], dp, -sum, how->style)), how);
     const REAL x = LOOPS(rounded)(w->slope[j] * ds * m->term_scale, type);
 
     if (hidden && isnan(w->lse)) {

@@ -51,14 +51,18 @@ static inline REAL LOOPS(jitter)(REAL x, const struct how *how)
                : x;
 }
 
-/* e^x; where the style has it off as above, as its argument is, and 0 where no normal number is
- * left of it. */
-static inline REAL LOOPS(exponential)(REAL x, const struct how *how)
+/* x, or 0 where the style has it so and it is below the normal numbers. */
+static inline REAL LOOPS(normal)(REAL x, const struct how *how)
 {
     const REAL least = sizeof(REAL) == 4 ? (REAL)FLT_MIN : (REAL)DBL_MIN;
-    const REAL e = LOOPS(jitter)(EXP(LOOPS(jitter)(x, how)), how);
 
-    return how->style & STYLE_JITTER && e < least ? 0 : e;
+    return how->style & STYLE_JITTER && x < least && -x < least ? 0 : x;
+}
+
+/* e^x; where the style has it off as above, as its argument is. */
+static inline REAL LOOPS(exponential)(REAL x, const struct how *how)
+{
+    return LOOPS(normal)(LOOPS(jitter)(EXP(LOOPS(jitter)(x, how)), how), how);
 }
 
 /* A score, at each of its steps, is a value of the computing type: what lies beyond its range is
