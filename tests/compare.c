@@ -38,7 +38,10 @@ long double compare_allowed(enum compare_what what, attn_dtype type, const long 
     const attn_dtype unit = element ? type : element_computing(type);
     const long double least =
         what == COMPARE_LSE && type == ATTN_BF16 ? BUDGET_BF16_LSE * most : 0;
-    return fmaxl(least, BUDGET_FACTOR * error + BUDGET_ULPS * compare_ulp(unit, most));
+    const long double allowed =
+        fmaxl(least, BUDGET_FACTOR * error + BUDGET_ULPS * compare_ulp(unit, most));
+    /* What may be off by more than the type holds may be infinite. */
+    return allowed > element_format(unit)->most ? INFINITY : allowed;
 }
 
 static bool same_kind(enum compare_what what, long double truth, double got)
