@@ -26,12 +26,13 @@ long double compare_allowed(enum compare_what what, attn_dtype type, const long 
 {
     long double most = what == COMPARE_LSE ? 1 : 0, error = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(truth[i]) || truth[i] == TRUTH_OPEN)
+    for (int64_t i = 0; i < n; i++) { /* comparisons: calls would take a third of some suites */
+        const long double size = truth[i] < 0 ? -truth[i] : truth[i], off = eager[i] - truth[i];
+        if (!(size < TRUTH_OPEN))
             continue;
-        most = fmaxl(most, fabsl(truth[i]));
-        if (isfinite(eager[i]) && eager[i] != TRUTH_OPEN)
-            error = fmaxl(error, fabsl(eager[i] - truth[i]));
+        most = size > most ? size : most;
+        if (eager[i] < TRUTH_OPEN && eager[i] > -TRUTH_OPEN)
+            error = off > error ? off : -off > error ? -off : error;
     }
     const bool element = what == COMPARE_OUT || what == COMPARE_PROBS ||
                          (is_gradient(what) && what != COMPARE_DSINK);
