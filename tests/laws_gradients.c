@@ -276,13 +276,25 @@ static void one_key(struct law *l, const struct batch *drawn, struct rng *r)
     batch_free(&n);
 }
 
+/* Runs the batch, and holds it to its truth. */
+static void judged(struct law *l, const struct batch *n)
+{
+    struct result x;
+    struct judge j;
+    char why[LINE];
+
+    judge_open(&j, n, l->o->orders);
+    if (law_run(l, n, &packed, &x)) {
+        law_says(l, judge_result(&j, &x, NULL, why, sizeof why), why);
+        result_free(&x);
+    }
+    judge_close(&j);
+}
+
 /* Where an infinite sink takes all of a row, its dout and out matter to nobody. */
 static void sink_takes_all(struct law *l, const struct batch *drawn, struct rng *r)
 {
     struct batch n = batch_copy(drawn);
-    struct result x;
-    struct judge j;
-    char why[LINE];
 
     l->name = "infinite sink";
     law_refill(&n, r);
@@ -299,12 +311,20 @@ static void sink_takes_all(struct law *l, const struct batch *drawn, struct rng 
     for (int64_t b = 0; b < n.count; b++)
         for (int64_t c = 0; c < n.seq[b].nq * n.seq[b].dv; c++)
             n.seq[b].dout[c] = n.seq[b].out[c] = NAN;
-    judge_open(&j, &n, l->o->orders);
-    if (law_run(l, &n, &packed, &x)) {
-        law_says(l, judge_result(&j, &x, NULL, why, sizeof why), why);
-        result_free(&x);
-    }
-    judge_close(&j);
+    judged(l, &n);
+    batch_free(&n);
+}
+
+/* A cap that no f32 holds is none to divide by. */
+static void tiny_cap(struct law *l, const struct batch *drawn, struct rng *r)
+{
+    struct batch n = batch_copy(drawn);
+
+    l->name = "tiny softcap";
+    for (int64_t b = 0; b < n.count; b++)
+        n.seq[b].softcap = 1e-300;
+    law_refill(&n, r);
+    judged(l, &n);
     batch_free(&n);
 }
 
@@ -316,5 +336,7 @@ void law_gradients(struct law *l, const struct batch *drawn, struct rng *r)
         added(l, drawn, r);
     if (l->drawn->seed % EACH == 1)
         sink_takes_all(l, drawn, r);
+    if (l->drawn->seed % EACH == 2)
+        tiny_cap(l, drawn, r);
     one_key(l, drawn, r);
 }
