@@ -284,7 +284,8 @@ static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
         {1, 1, 1e-60, 0},         {1, 1, 1e-300, 0},        {1, 1, 1, 1e39},
         {1, 1, 1, 1e300},         {1, 1, 1, 1e-39},         {1, 1, 1, 1e-60},
         {1, 1, 1e39, 5},          {1, 1, 1e39, 1e39},       {1e18, 1e18, 1e-36, 1e39},
-        {1, 1, 1e300, 1e-300},    {1, 1, 1, 1e-300},
+        {1, 1, 1e300, 1e-300},    {1, 1, 1, 1e-300},        {1e18, 1e18, 1e10, 0},
+        {-1e18, 1e18, 1e10, 0},   {-1e18, 1e18, -1e10, 0},
     };
     static const struct reach twofold[] = {
         {1e20, 1e20, 1e-40, 0},   {-1e20, 1e20, -1e-40, 30}, {1e150, 1e150, 1e-300, 0},
@@ -292,7 +293,8 @@ static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
         {0x1p-530, 0x1p-530, 0x1p530, 0},  {1, 0x1p-1000, 0x1p1000, 3},  {1, 1e10, 1e300, 0},
         {1, 1, 1e308, 0},         {1, 1, -1e308, 0},         {1, 1e10, 1e300, 5},
         {1, 1, 1e-310, 0},        {1, 1, 1, 1e308},          {1, 1, 1, 1e-310},
-        {1, 1e10, 1e300, 1e308},  {1, 1e10, 1e300, 1e-310},
+        {1, 1e10, 1e300, 1e308},  {1, 1e10, 1e300, 1e-310},  {1e150, 1e150, 1e10, 0},
+        {-1e150, 1e150, 1e10, 0},
     };
     const struct reach *by = type == ATTN_F64 ? twofold : single;
     const size_t count = type == ATTN_F64 ? sizeof twofold / sizeof *by : sizeof single / sizeof *by;
