@@ -88,18 +88,22 @@ static int64_t work_of(const struct problem *p)
     return pairs * p->hq * (p->d + p->dv);
 }
 
-/* More than two tiles of keys, and mostly one tile of rows. */
+/* More than two tiles of keys, and mostly one tile of rows; head sizes of each kernel that there is
+ * for such by turns (fwd_bf16_sm90.cu), and others. */
 static void draw_many_keys(struct problem *p, struct rng *r)
 {
-    static const int16_t dims[] = {8, 16, 40, 63, 64, 64, 64, 65, 96, 128, 128, 160, 256};
+    static const int16_t dims[][2] = {{64, 64},   {96, 96},   {128, 64}, {128, 128},
+                                      {192, 128}, {192, 192}, {256, 256}};
     static const int8_t groups[] = {1, 1, 2, 3, 8};
+    const int16_t *const d = dims[p->seed % (sizeof dims / sizeof dims[0])];
+    const bool wide = rng_chance(r, 10); /* values wider than keys */
     const int64_t group = RNG_PICK(r, groups);
 
     p->hkv = 1 + rng_below(r, 2);
     p->hq = p->hkv * group;
     p->tell_hkv = p->tell_dv = true;
-    p->d = RNG_PICK(r, dims);
-    p->dv = rng_chance(r, 70) ? p->d : RNG_PICK(r, dims);
+    p->d = d[wide] - (rng_chance(r, 70) ? 0 : rng_below(r, 60));
+    p->dv = d[!wide] - (rng_chance(r, 70) ? 0 : rng_below(r, 60));
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t rows = rng_chance(r, 85) ? 17 + rng_below(r, 90) : rng_below(r, 260);
         p->query.used[b] = (rows + group - 1) / group;
@@ -111,7 +115,7 @@ static void draw_shape(struct problem *p, struct rng *r)
 {
     static const int16_t mosts[] = {2, 17, 17, 65, 65, 130, 130, 300, 300, 1100};
     const int64_t whole = rng_chance(r, 90) ? 1000000 : rng_chance(r, 80) ? 5000000 : 30000000;
-    const int64_t most_work = p->many_keys && whole < 5000000 ? 5000000 : whole;
+    const int64_t most_work = p->many_keys && whole < 12000000 ? 12000000 : whole;
     const int64_t limit = p->smooth ? 6000 : p->backward ? whole / 4 : most_work;
     const int64_t drawn = RNG_PICK(r, mosts), most = p->smooth && drawn > 17 ? 17 : drawn;
 

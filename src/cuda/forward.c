@@ -62,12 +62,15 @@ static int64_t shared_of(const struct attn_cuda_pair *pair)
     return max64(pair->form[ATTN_CUDA_SHORT]->shared, pair->form[ATTN_CUDA_TALL]->shared);
 }
 
+static bool fits(int64_t columns, int32_t most) { return most == 0 || columns <= most; }
+
 /* The first pair of a table, which may be null, that does. */
-static const struct attn_cuda_pair *find_pair(const struct attn_cuda_pair *table, int64_t d,
-                                              int64_t shared)
+static const struct attn_cuda_pair *find_pair(const struct attn_cuda_pair *table,
+                                              const struct attn_problem *p, int64_t shared)
 {
     for (const struct attn_cuda_pair *pair = table; pair && pair->name; pair++)
-        if (shared_of(pair) <= shared && (pair->head_dim == 0 || d <= pair->head_dim))
+        if (shared_of(pair) <= shared && fits(p->head_dim, pair->head_dim) &&
+            fits(p->head_dim_v, pair->head_dim_v))
             return pair;
     return NULL;
 }
@@ -75,10 +78,9 @@ static const struct attn_cuda_pair *find_pair(const struct attn_cuda_pair *table
 const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int32_t capability,
                                             int64_t shared)
 {
-    const int64_t d = max64(p->head_dim, p->head_dim_v);
     const struct attn_cuda_pair *const better = /* which skips no tiles that a block mask hides */
-        p->block_mask.data ? NULL : find_pair(better_table_of(p->dtype, capability), d, shared);
-    return better ? better : find_pair(table_of(p->dtype), d, shared);
+        p->block_mask.data ? NULL : find_pair(better_table_of(p->dtype, capability), p, shared);
+    return better ? better : find_pair(table_of(p->dtype), p, shared);
 }
 
 /* Keys, or rows, of all sequences together at most. */
@@ -128,7 +130,7 @@ static struct attn_cuda_launch *add(struct attn_cuda_forward *f, attn_cuda_funct
                                     int64_t blocks, int32_t threads, int32_t shared, int32_t which)
 {
     struct attn_cuda_launch *const l = &f->launch[f->count++];
-    *l = (struct attn_cuda_launch){function, blocks, threads, shared, which, 0};
+    *l = (struct attn_cuda_launch){function, blocks, threads, shared, which, NULL};
     return l;
 }
 
@@ -168,7 +170,7 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
             add(f, k->function,
                 times(times(f->form[n].most, p->heads_kv), parts_of(p->head_dim_v, k->columns)),
                 k->threads, k->shared, n)
-                ->box_keys = k->boxes ? k->keys : 0;
+                ->boxed = k->panel > 0 ? k : NULL;
     }
     if (combined > 0)
         add(f, attn_cuda_combine[p->dtype],
@@ -176,9 +178,9 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
             COMBINE_THREADS, 0, 0);
 }
 
-/* A map of keys or values, `width` wide, in boxes of `keys` of them; false: there is none. */
+/* A map of keys or values, `width` wide, in boxes as the kernel takes them; false: there is none. */
 static bool make_boxes(const struct attn_problem *p, const struct attn_view *v, int64_t width,
-                       int32_t keys, struct attn_cuda_tensor_map *map)
+                       const struct attn_cuda_instance *k, struct attn_cuda_tensor_map *map)
 {
     const struct attn_axis *a = &p->key;
     const int64_t size[] = {width, a->cu ? a->rows : a->room, p->heads_kv, a->cu ? 1 : p->batch};
@@ -186,8 +188,9 @@ static bool make_boxes(const struct attn_problem *p, const struct attn_view *v, 
     struct attn_cuda_tensor t = {.data = v->data,
                                  .rank = 4,
                                  .element_size = (int32_t)attn_dtype_size(p->dtype),
-                                 .swizzle = ATTN_CUDA_SWIZZLE_128,
-                                 .box = {ATTN_CUDA_BOX, (uint32_t)keys, 1, 1}};
+                                 .swizzle = k->panel == 64 ? ATTN_CUDA_SWIZZLE_128
+                                                           : ATTN_CUDA_SWIZZLE_64,
+                                 .box = {(uint32_t)k->panel, (uint32_t)k->keys, 1, 1}};
     if (a->table)
         return false;
     for (int n = 0; n < t.rank; n++) {
@@ -212,12 +215,11 @@ void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const stru
     memcpy(args->form, f->form, sizeof f->form);
     args->which = f->launch[n].which;
     memset(&args->boxes, 0, sizeof args->boxes);
-    if (f->launch[n].box_keys > 0) {
+    if (f->launch[n].boxed) {
         struct attn_cuda_boxes *const b = &args->boxes;
-        const int32_t keys = f->launch[n].box_keys;
-        b->given[ATTN_CUDA_KEYS] =
-            make_boxes(p, &p->k, p->head_dim, keys, &b->map[ATTN_CUDA_KEYS]);
+        const struct attn_cuda_instance *const k = f->launch[n].boxed;
+        b->given[ATTN_CUDA_KEYS] = make_boxes(p, &p->k, p->head_dim, k, &b->map[ATTN_CUDA_KEYS]);
         b->given[ATTN_CUDA_VALUES] =
-            make_boxes(p, &p->v, p->head_dim_v, keys, &b->map[ATTN_CUDA_VALUES]);
+            make_boxes(p, &p->v, p->head_dim_v, k, &b->map[ATTN_CUDA_VALUES]);
     }
 }

@@ -47,10 +47,9 @@ struct attn_cuda_form {
     int64_t firsts;    /* offset of each sequence's first slot, int[batch]; -1: none */
 };
 
-/* Keys and values as bulk copies take them, axes (column, token, head, sequence), in boxes of
- * ATTN_CUDA_BOX columns and a tile of keys. Not `given`: they do not lie as a map needs it. */
+/* Keys and values as bulk copies take them, axes (column, token, head, sequence), in boxes of a
+ * panel of columns and a tile of keys. Not `given`: they do not lie as a map needs it. */
 enum { ATTN_CUDA_KEYS, ATTN_CUDA_VALUES, ATTN_CUDA_MAPS };
-enum { ATTN_CUDA_BOX = 64 };
 struct attn_cuda_boxes {
     struct attn_cuda_tensor_map map[ATTN_CUDA_MAPS];
     bool given[ATTN_CUDA_MAPS];
@@ -75,13 +74,14 @@ struct attn_cuda_instance {
     int32_t rows, keys; /* of a tile */
     int32_t threads;    /* of a block */
     int32_t shared;     /* bytes of shared memory */
-    bool boxes;         /* takes keys and values in boxes, too */
+    int32_t panel;      /* columns of the boxes in which it takes keys and values, 32 or 64; 0: it
+                           takes none */
 };
 
 /* Those that compute a problem together. */
 struct attn_cuda_pair {
     const char *name; /* null at the end of a table */
-    int32_t head_dim; /* d and dv are at most this; 0: any */
+    int32_t head_dim, head_dim_v; /* at most these; 0: any */
     const struct attn_cuda_instance *form[ATTN_CUDA_FORMS];
 };
 
@@ -91,7 +91,7 @@ struct attn_cuda_launch {
     int64_t blocks; /* at least 1 */
     int32_t threads, shared;
     int32_t which;
-    int32_t box_keys; /* of the boxes that the kernel takes; 0: it takes none */
+    const struct attn_cuda_instance *boxed; /* whose kernel it is, where that takes boxes */
 };
 
 /* Launches one after another, in this order, on one stream. */

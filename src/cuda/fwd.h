@@ -658,13 +658,13 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
 
 template <class S>
 static constexpr struct attn_cuda_instance instance = {forward<S>, S::DV,      S::ROWS,
-                                                   S::KEYS,    S::THREADS, room<S>::BYTES, false};
+                                                   S::KEYS,    S::THREADS, room<S>::BYTES, 0};
 
 /* For a type's table of kernels: those of head sizes up to head_dim, 0 for any. */
 template <class Short, class Tall>
 constexpr struct attn_cuda_pair pair(const char *name, int head_dim)
 {
-    return {name, head_dim, {&instance<Short>, &instance<Tall>}};
+    return {name, head_dim, head_dim, {&instance<Short>, &instance<Tall>}};
 }
 
 /* The same with a short form that several tables have. */
@@ -672,7 +672,7 @@ template <class Tall>
 constexpr struct attn_cuda_pair pair(const char *name, int head_dim,
                                      const struct attn_cuda_instance *low)
 {
-    return {name, head_dim, {low, &instance<Tall>}};
+    return {name, head_dim, head_dim, {low, &instance<Tall>}};
 }
 
 } // namespace fwd

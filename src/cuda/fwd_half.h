@@ -35,8 +35,8 @@ template <class N> struct half : N {
     /* Any 8 rows from a multiple of 8 on come from all banks. */
     template <int WIDTH> static DEVICE int place(int row, int chunk)
     {
-        static_assert(WIDTH % 64 == 0, "8 chunks");
-        return row * 2 * WIDTH + (chunk ^ row % 8) * 16;
+        static_assert(WIDTH == 32 || WIDTH % 64 == 0, "4 chunks, or 8");
+        return row * 2 * WIDTH + (chunk ^ (WIDTH == 32 ? row / 2 % 4 : row % 8)) * 16;
     }
 
     template <int D, int KEYS, int M>

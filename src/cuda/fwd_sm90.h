@@ -10,8 +10,8 @@
  * of a sequence, pages, tensors that a map cannot hold, and values that have to be looked at in
  * later passes. So results do not depend on how a tensor lies.
  *
- * Tiles lie as products take them: in panels of 64 columns, rows of 128 bytes with their 16-byte
- * chunks swizzled, one panel after the other.
+ * Tiles lie as products take them: in panels of 64 columns, or of 32 where a head is no multiple of
+ * that, rows of 128 or 64 bytes with their 16-byte chunks swizzled, one panel after the other.
  *
  * Tiles of keys that not every row of the block sees come first. The others need no masks: of them
  * the products with keys go ahead by one, so that the softmax of a tile meets the product with the
@@ -25,7 +25,7 @@
 
 namespace fwd_sm90 {
 
-enum { GROUPS = 2, STAGES = 2, PANEL = ATTN_CUDA_BOX };
+enum { GROUPS = 2, STAGES = 2 };
 enum { COMPUTING = 128 * GROUPS, COPYING = 128 }; /* threads; those that compute come first */
 enum { COMPUTE_BARRIER = 1, COPY_BARRIER, TURN_BARRIER }; /* of these; one for each group's turn */
 enum { KEYS = ATTN_CUDA_KEYS, VALUES = ATTN_CUDA_VALUES, KINDS = ATTN_CUDA_MAPS };
@@ -47,15 +47,17 @@ struct f16 : fwd::f16 {
 };
 
 /* WARPS and THREADS are of those that compute. */
-template <class N_, int D_, int KEYS_>
-struct sizes : fwd::sizes<fwd::half<N_>, D_, D_, KEYS_, 1, 4 * GROUPS, 1, false> {
-    typedef fwd::sizes<fwd::half<N_>, D_, D_, KEYS_, 1, 4 * GROUPS, 1, false> base;
+template <class N_, int D_, int DV_, int KEYS_>
+struct sizes : fwd::sizes<fwd::half<N_>, D_, DV_, KEYS_, 1, 4 * GROUPS, 1, false> {
+    typedef fwd::sizes<fwd::half<N_>, D_, DV_, KEYS_, 1, 4 * GROUPS, 1, false> base;
     typedef N_ N;
+    static constexpr int PANEL = D_ % 64 || DV_ % 64 ? 32 : 64, PITCH = 2 * PANEL; /* of a row */
+    static constexpr int SWIZZLE = PANEL == 64 ? ATTN_CUDA_SWIZZLE_128 : ATTN_CUDA_SWIZZLE_64;
     /* Of a thread that copies and of one that computes: what the block was given, to the last. */
     static constexpr int COPY_REGISTERS = KEYS_ > 64 ? 88 : 72;
     static constexpr int COMPUTE_REGISTERS = KEYS_ > 64 ? 208 : 216;
     static constexpr int TILES = base::QUERIES + STAGES * (base::KEY_STAGE + base::VALUE_STAGE);
-    static_assert(D_ % PANEL == 0, "whole panels");
+    static_assert(D_ % PANEL == 0 && DV_ % PANEL == 0, "whole panels");
     static_assert(COPY_REGISTERS + GROUPS * COMPUTE_REGISTERS ==
                       65536 / (COMPUTING + COPYING) / 8 * 8 * (GROUPS + 1), "no more, no fewer");
 };
@@ -204,11 +206,11 @@ template <class S, int KIND>
 DEVICE void begin_bulk(const struct attn_cuda_args &a, const struct fwd::work<S> *w, char *to,
                        uint64_t *full, int64_t k0)
 {
-    constexpr int WIDTH = KIND == KEYS ? S::D : S::DV, BYTES = S::KEYS * PANEL * S::SIZE;
+    constexpr int WIDTH = KIND == KEYS ? S::D : S::DV, BYTES = S::KEYS * S::PITCH;
     const int row = (int)(attn_axis_start(&a.p.key, w->s.b) + k0);
-    dev::mbarrier_expect(full, WIDTH / PANEL * BYTES);
-    UNROLLED for (int n = 0; n < WIDTH / PANEL; n++)
-        dev::load_tensor(to + n * BYTES, &a.boxes.map[KIND], full, n * PANEL, row,
+    dev::mbarrier_expect(full, WIDTH / S::PANEL * BYTES);
+    UNROLLED for (int n = 0; n < WIDTH / S::PANEL; n++)
+        dev::load_tensor(to + n * BYTES, &a.boxes.map[KIND], full, n * S::PANEL, row,
                          (int)w->head_kv, a.p.key.cu ? 0 : (int)w->s.b);
 }
 
@@ -217,9 +219,9 @@ template <class S, int KIND>
 DEVICE void put(const struct attn_problem &p, const struct fwd::work<S> *w, char *to, int pass,
                 int64_t k0)
 {
-    constexpr int WIDTH = KIND == KEYS ? S::D : S::DV;
+    constexpr int WIDTH = KIND == KEYS ? S::D : S::DV, PANEL = S::PANEL;
     ROLLED for (int n = 0; n < WIDTH / PANEL; n++) {
-        char *const panel = to + n * S::KEYS * PANEL * S::SIZE;
+        char *const panel = to + n * S::KEYS * S::PITCH;
         if (KIND == KEYS)
             fwd::copy_keys<S, PANEL, copiers>(panel, w, p, p.k, w->k, nullptr, k0, n * PANEL,
                                               p.head_dim, w->whole_k);
@@ -278,15 +280,17 @@ template <class S> DEVICE void give_back(struct block<S> *b, int kind, int step)
 /* ---- Products ------------------------------------------------------------------------------- */
 
 /* Of a tile of so many rows: rows from `first` on, columns from c on, side by side. */
-template <int ROWS> DEVICE uint64_t rows_at(const char *tile, int first, int c)
+template <class S, int ROWS> DEVICE uint64_t rows_at(const char *tile, int first, int c)
 {
-    return dev::matrix_at<3>(tile + c / PANEL * ROWS * 128 + first * 128 + c % PANEL * 2, 0, 1024);
+    const int in_panel = first * S::PITCH + c % S::PANEL * S::SIZE;
+    return dev::matrix_at<S::SWIZZLE>(tile + c / S::PANEL * ROWS * S::PITCH + in_panel, 0,
+                                      8 * S::PITCH);
 }
 
 /* Its rows from `first` on as depth, all columns. */
-template <int ROWS> DEVICE uint64_t columns_at(const char *tile, int first)
+template <class S, int ROWS> DEVICE uint64_t columns_at(const char *tile, int first)
 {
-    return dev::matrix_at<3>(tile + first * 128, ROWS * 128, 1024);
+    return dev::matrix_at<S::SWIZZLE>(tile + first * S::PITCH, ROWS * S::PITCH, 8 * S::PITCH);
 }
 
 /* s = 64 queries by a tile of keys. */
@@ -297,8 +301,8 @@ DEVICE void begin_scores(float (*s)[4], const char *queries, int group, const ch
     dev::wg_begin();
     UNROLLED for (int c = 0; c < S::D; c += 16)
         S::N::template wg_multiply<S::KEYS, false>(
-            (float *)s, rows_at<S::ROWS>(queries, 64 * group, c), rows_at<S::KEYS>(keys, 0, c),
-            c > 0);
+            (float *)s, rows_at<S, S::ROWS>(queries, 64 * group, c),
+            rows_at<S, S::KEYS>(keys, 0, c), c > 0);
     dev::wg_commit();
 }
 
@@ -310,7 +314,7 @@ DEVICE void begin_values(float (*out)[4], const uint32_t (*weights)[4], const ch
     dev::wg_begin();
     UNROLLED for (int j = 0; j < S::KEYS; j += 16)
         S::N::template wg_multiply<S::DV, true>((float *)out, weights[j / 16],
-                                                columns_at<S::KEYS>(values, j), true);
+                                                columns_at<S, S::KEYS>(values, j), true);
     dev::wg_commit();
 }
 
@@ -464,8 +468,8 @@ DEVICE void attend(const struct attn_problem &p, struct view<S> *v, int pass, fl
 template <class S> DEVICE void copy_queries(const struct attn_problem &p,
                                             const struct fwd::work<S> *w, char *tiles)
 {
-    ROLLED for (int n = 0; n < S::D / PANEL; n++)
-        fwd::copy_queries<S, PANEL>(tiles + n * S::ROWS * PANEL * S::SIZE, w, p, n * PANEL);
+    ROLLED for (int n = 0; n < S::D / S::PANEL; n++)
+        fwd::copy_queries<S, S::PANEL>(tiles + n * S::ROWS * S::PITCH, w, p, n * S::PANEL);
     dev::commit_copies();
     dev::wait_copies<0>();
     dev::fence_async();
@@ -554,15 +558,14 @@ KERNEL_OF(COMPUTING + COPYING) forward(GRID_CONSTANT const struct attn_cuda_args
 }
 
 template <class S>
-static constexpr struct attn_cuda_instance instance = {forward<S>,          S::DV, S::ROWS, S::KEYS,
-                                                   COMPUTING + COPYING, room<S>::BYTES, true};
+static constexpr struct attn_cuda_instance instance = {
+    forward<S>, S::DV, S::ROWS, S::KEYS, COMPUTING + COPYING, room<S>::BYTES, S::PANEL};
 
 /* With the short form of another pair. */
 template <class Tall>
-constexpr struct attn_cuda_pair pair(const char *name, int head_dim,
-                                     const struct attn_cuda_instance *low)
+constexpr struct attn_cuda_pair pair(const char *name, const struct attn_cuda_instance *low)
 {
-    return {name, head_dim, {low, &instance<Tall>}};
+    return {name, Tall::D, Tall::DV, {low, &instance<Tall>}};
 }
 
 } // namespace fwd_sm90
