@@ -33,20 +33,30 @@ struct lists {
     bool placing;
 };
 
-/* Items first, first + step, ... of a sequence. */
+/* Items first, first + step, ... of a sequence, counted from its end, as rows at the end of a causal
+ * mask see most. Those of a class stay together: they share the sequence's keys. */
 DEVICE void put_items(const struct lists *l, const struct attn_sequence *s,
                       const struct share::cut *c, int64_t first, int64_t step)
 {
     struct attn_cuda_item *const items = (struct attn_cuda_item *)(l->a->workspace + l->f->items);
     const int slot = l->placing ? ((const int *)(l->a->workspace + l->f->firsts))[s->b] : -1;
-    for (int64_t i = first; i < c->tiles * c->splits; i += step) {
-        const int64_t tile = i / c->splits, split = i % c->splits;
-        const int at = dev::add_atomic(
-            &l->classes[class_of(share::keys_of(l->a, s, c, tile, split))], 1);
-        const struct attn_cuda_item item = {(int32_t)s->b, (int32_t)tile, (int32_t)split,
-                                            slot < 0 ? -1 : slot + (int32_t)i};
-        if (l->placing)
-            items[at] = item;
+    const int64_t last = c->tiles * c->splits - 1;
+    const auto keys_at = [&](int64_t i) {
+        return share::keys_of(l->a, s, c, (last - i) / c->splits, (last - i) % c->splits);
+    };
+    for (int64_t i = first; i <= last;) {
+        const int mine = class_of(keys_at(i));
+        int64_t end = i + step;
+        while (end <= last && class_of(keys_at(end)) == mine)
+            end += step;
+        int at = dev::add_atomic(&l->classes[mine], (int)((end - i) / step));
+        for (; i < end && l->placing; i += step, at++) {
+            const struct attn_range see = keys_at(i);
+            const int32_t n = (int32_t)(last - i);
+            items[at] = {(int32_t)s->b, (int32_t)(n / c->splits), slot < 0 ? -1 : slot + n, see.lo,
+                         see.hi};
+        }
+        i = end;
     }
 }
 
@@ -99,7 +109,8 @@ KERNEL list(GRID_CONSTANT const struct attn_cuda_args a)
             classes[i] = sum;
             sum += n;
         }
-        *(int *)(a.workspace + f->count) = sum;
+        ((int *)(a.workspace + f->count))[0] = sum;
+        ((int *)(a.workspace + f->count))[1] = 0; /* nobody has taken one */
     }
     dev::sync();
     l.placing = true;

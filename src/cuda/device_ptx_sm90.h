@@ -113,6 +113,11 @@ template <int n> DEVICE void hold(float *c)
     UNROLLED for (int i = 0; i < n; i++)
         asm volatile("" : "+f"(c[i])::"memory");
 }
+template <int n> DEVICE void hold(uint32_t *a)
+{
+    UNROLLED for (int i = 0; i < n; i++)
+        asm volatile("" : "+r"(a[i])::"memory");
+}
 
 /* The names of a product's operands: sums first, then a, b, whether to add, and b's form. */
 #define TEN(t)                                                                                     \

@@ -49,7 +49,8 @@
  *                                  until that has been waited for. wg_multiply_f16 likewise
  *   wg_commit()                    the products since the last one are a group
  *   wg_wait<n>()                   until all groups but the last n are done
- *   hold<n>(c)                     the compiler keeps n numbers here: after a wait, before a begin
+ *   hold<n>(x)                     the compiler keeps n sums, or words of a, here: after a wait, and
+ *                                  sums before a begin
  *
  *   raise_registers<n>()           the warpgroup's threads have n registers from here on, once
  *   lower_registers<n>()           others have given up as many; a multiple of 8, 24 to 256

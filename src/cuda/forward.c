@@ -4,6 +4,11 @@
 
 #include <string.h>
 
+/* Bytes of keys and values that stay in a device's cache while all rows go over them. */
+#ifndef ATTN_CUDA_CACHE
+#define ATTN_CUDA_CACHE (32 << 20)
+#endif
+
 enum {
     ALIGN = 256,        /* bytes, of each part of the workspace */
     SHORT_CHUNK = 256,  /* keys, at least, of a split: what it reads outweighs what it leaves */
@@ -99,9 +104,11 @@ static void bound_form(const struct attn_problem *p, const struct attn_cuda_inst
         min64(times(p->batch, parts_of(rows, k->rows)),
               times(all_of(p, &p->query), p->group) / k->rows + p->batch); /* each rounded up */
     const int64_t keys = all_of(p, &p->key);
+    const int64_t token = times(p->head_dim + p->head_dim_v, attn_dtype_size(p->dtype));
     f->rows = k->rows;
     f->chunk = form == ATTN_CUDA_SHORT ? SHORT_CHUNK : TALL_CHUNK;
     f->slot_rows = min64(rows, k->rows);
+    f->heads = max64(1, min64(p->heads_kv, ATTN_CUDA_CACHE / max64(1, times(p->key.max, token))));
     f->slots = 0;
     if (p->key.max >= 2 * f->chunk) /* a sequence of n tiles has splits of n chunks, or longer */
         f->slots = min64(times(min64(parts_of(rows, k->rows), MOST_TILES) * MOST_SPLITS, p->batch),
@@ -118,7 +125,7 @@ static void place(size_t *workspace, int64_t *offset, int64_t bytes)
 static void place_form(const struct attn_problem *p, struct attn_cuda_form *f, size_t *workspace)
 {
     const int64_t real = attn_dtype_size(attn_compute_dtype(p->dtype));
-    place(workspace, &f->count, (int64_t)sizeof(int32_t));
+    place(workspace, &f->count, 2 * (int64_t)sizeof(int32_t));
     place(workspace, &f->firsts, times(p->batch, (int64_t)sizeof(int32_t)));
     place(workspace, &f->items, times(f->most, (int64_t)sizeof(struct attn_cuda_item)));
     place(workspace, &f->partials,
@@ -130,7 +137,8 @@ static struct attn_cuda_launch *add(struct attn_cuda_forward *f, attn_cuda_funct
                                     int64_t blocks, int32_t threads, int32_t shared, int32_t which)
 {
     struct attn_cuda_launch *const l = &f->launch[f->count++];
-    *l = (struct attn_cuda_launch){function, blocks, threads, shared, which, NULL};
+    *l = (struct attn_cuda_launch){.function = function, .blocks = blocks, .threads = threads,
+                                   .shared = shared, .which = which};
     return l;
 }
 
@@ -166,11 +174,14 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
         add(f, attn_cuda_list, ATTN_CUDA_FORMS, LIST_THREADS, LIST_SHARED, 0);
     for (int n = 0; n < ATTN_CUDA_FORMS; n++) {
         const struct attn_cuda_instance *k = pair->form[n];
-        if (f->form[n].most > 0)
+        if (f->form[n].most == 0)
+            continue;
+        struct attn_cuda_launch *const l =
             add(f, k->function,
                 times(times(f->form[n].most, p->heads_kv), parts_of(p->head_dim_v, k->columns)),
-                k->threads, k->shared, n)
-                ->boxed = k->panel > 0 ? k : NULL;
+                k->threads, k->shared, n);
+        l->stays = k->stays;
+        l->boxed = k->panel > 0 ? k : NULL;
     }
     if (combined > 0)
         add(f, attn_cuda_combine[p->dtype],
@@ -178,19 +189,29 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
             COMBINE_THREADS, 0, 0);
 }
 
-/* A map of keys or values, `width` wide, in boxes as the kernel takes them; false: there is none. */
-static bool make_boxes(const struct attn_problem *p, const struct attn_view *v, int64_t width,
-                       const struct attn_cuda_instance *k, struct attn_cuda_tensor_map *map)
+/* A tensor `width` wide, and the heads and tokens of a box. */
+struct boxing {
+    const struct attn_view *v;
+    const struct attn_axis *axis;
+    int64_t heads, width;
+    int64_t box_heads, box_tokens;
+};
+
+/* Its map; false: there is none. */
+static bool make_boxes(const struct attn_problem *p, const struct boxing *x, int32_t panel,
+                       struct attn_cuda_tensor_map *map)
 {
-    const struct attn_axis *a = &p->key;
-    const int64_t size[] = {width, a->cu ? a->rows : a->room, p->heads_kv, a->cu ? 1 : p->batch};
-    const int64_t stride[] = {v->token, v->head, v->batch};
+    const struct attn_view *v = x->v;
+    const struct attn_axis *a = x->axis;
+    const int64_t size[] = {x->width, x->heads, a->cu ? a->rows : a->room, a->cu ? 1 : p->batch};
+    const int64_t stride[] = {v->head, v->token, v->batch};
     struct attn_cuda_tensor t = {.data = v->data,
                                  .rank = 4,
                                  .element_size = (int32_t)attn_dtype_size(p->dtype),
-                                 .swizzle = k->panel == 64 ? ATTN_CUDA_SWIZZLE_128
-                                                           : ATTN_CUDA_SWIZZLE_64,
-                                 .box = {(uint32_t)k->panel, (uint32_t)k->keys, 1, 1}};
+                                 .swizzle = panel == 64 ? ATTN_CUDA_SWIZZLE_128
+                                                        : ATTN_CUDA_SWIZZLE_64,
+                                 .box = {(uint32_t)panel, (uint32_t)x->box_heads,
+                                         (uint32_t)x->box_tokens, 1}};
     if (a->table)
         return false;
     for (int n = 0; n < t.rank; n++) {
@@ -207,6 +228,19 @@ static bool make_boxes(const struct attn_problem *p, const struct attn_view *v, 
     return attn_cuda_make_map(attn_cuda_find_encode(), &t, map);
 }
 
+/* Rows of a tile have the heads of a group side by side, and boxes are to have all of them. */
+static void make_all_boxes(const struct attn_problem *p, const struct attn_cuda_instance *k,
+                           struct attn_cuda_boxes *b)
+{
+    const bool whole = p->group <= k->rows && k->rows % p->group == 0;
+    const struct boxing all[] = {
+        {&p->k, &p->key, p->heads_kv, p->head_dim, 1, k->keys},
+        {&p->v, &p->key, p->heads_kv, p->head_dim_v, 1, k->keys},
+        {&p->q, &p->query, p->heads_q, p->head_dim, p->group, whole ? k->rows / p->group : 0}};
+    for (int n = 0; n < ATTN_CUDA_MAPS; n++)
+        b->given[n] = all[n].box_tokens > 0 && make_boxes(p, &all[n], k->panel, &b->map[n]);
+}
+
 void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const struct attn_problem *p,
                             void *workspace, struct attn_cuda_args *args)
 {
@@ -215,11 +249,6 @@ void attn_cuda_forward_args(const struct attn_cuda_forward *f, int n, const stru
     memcpy(args->form, f->form, sizeof f->form);
     args->which = f->launch[n].which;
     memset(&args->boxes, 0, sizeof args->boxes);
-    if (f->launch[n].boxed) {
-        struct attn_cuda_boxes *const b = &args->boxes;
-        const struct attn_cuda_instance *const k = f->launch[n].boxed;
-        b->given[ATTN_CUDA_KEYS] = make_boxes(p, &p->k, p->head_dim, k, &b->map[ATTN_CUDA_KEYS]);
-        b->given[ATTN_CUDA_VALUES] =
-            make_boxes(p, &p->v, p->head_dim_v, k, &b->map[ATTN_CUDA_VALUES]);
-    }
+    if (f->launch[n].boxed)
+        make_all_boxes(p, f->launch[n].boxed, &args->boxes);
 }

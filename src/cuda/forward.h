@@ -28,9 +28,9 @@ enum { ATTN_CUDA_LAUNCHES = 4 }; /* at most */
 /* A part of a sequence that a block computes for one key/value head. */
 struct attn_cuda_item {
     int32_t sequence;
-    int32_t tile;  /* of its rows */
-    int32_t split; /* of its keys */
-    int32_t slot;  /* of partial results; -1: the keys are not split */
+    int32_t tile;        /* of its rows */
+    int32_t slot;        /* of partial results; -1: the keys are not split */
+    int64_t first, past; /* keys that the rows may see, of the split; none if past <= first */
 };
 
 /* A form's sizes and its part of the workspace, offsets in bytes. */
@@ -39,7 +39,9 @@ struct attn_cuda_form {
     int64_t chunk;     /* keys: a split has at least as many for each tile of rows */
     int64_t most;      /* room for so many items */
     int64_t items;     /* offset of them, [most] */
-    int64_t count;     /* offset of their number, an int, with others that are used on the way */
+    int64_t heads;     /* key/value heads whose keys and values a device's cache holds, at least 1 */
+    int64_t count;     /* offset of two ints: the number of items; how many pairs of an item and a
+                          head have been taken, by blocks that take one after another */
     int64_t slots;     /* room for so many partial results */
     int64_t slot_rows; /* rows in each of them */
     int64_t partials;  /* offset, [slots][heads_kv][slot_rows][2 + head_dim_v] of the computing type:
@@ -47,9 +49,10 @@ struct attn_cuda_form {
     int64_t firsts;    /* offset of each sequence's first slot, int[batch]; -1: none */
 };
 
-/* Keys and values as bulk copies take them, axes (column, token, head, sequence), in boxes of a
- * panel of columns and a tile of keys. Not `given`: they do not lie as a map needs it. */
-enum { ATTN_CUDA_KEYS, ATTN_CUDA_VALUES, ATTN_CUDA_MAPS };
+/* Tensors as bulk copies take them, axes (column, head, token, sequence), in boxes of a panel of
+ * columns and a tile of keys, or of rows: queries and the heads of a group. Not `given`: they do not
+ * lie as a map needs it. */
+enum { ATTN_CUDA_KEYS, ATTN_CUDA_VALUES, ATTN_CUDA_QUERIES, ATTN_CUDA_MAPS };
 struct attn_cuda_boxes {
     struct attn_cuda_tensor_map map[ATTN_CUDA_MAPS];
     bool given[ATTN_CUDA_MAPS];
@@ -74,8 +77,9 @@ struct attn_cuda_instance {
     int32_t rows, keys; /* of a tile */
     int32_t threads;    /* of a block */
     int32_t shared;     /* bytes of shared memory */
-    int32_t panel;      /* columns of the boxes in which it takes keys and values, 32 or 64; 0: it
-                           takes none */
+    int32_t panel;      /* columns of the boxes in which it takes tensors, 32 or 64; 0: it takes
+                           none */
+    bool stays;         /* its blocks take items as long as there are some */
 };
 
 /* Those that compute a problem together. */
@@ -89,6 +93,7 @@ struct attn_cuda_pair {
 struct attn_cuda_launch {
     attn_cuda_function function;
     int64_t blocks; /* at least 1 */
+    bool stays;     /* no more of them are launched than the device has multiprocessors */
     int32_t threads, shared;
     int32_t which;
     const struct attn_cuda_instance *boxed; /* whose kernel it is, where that takes boxes */

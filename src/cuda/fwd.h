@@ -114,29 +114,28 @@ template <class S> DEVICE bool is_whole(const struct attn_view *v, int64_t n)
     return (uintptr_t)v->data % 16 == 0 && (v->batch | v->token | v->head | n) % S::EACH == 0;
 }
 
-/* Blocks go through the items first, then through heads, then through parts of the columns. */
-template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct work<S> *w)
+/* An item of the list, if it has so many, a key/value head and a part of the columns. */
+template <class S>
+DEVICE void find_work(const struct attn_cuda_args *a, struct work<S> *w, int64_t item, int64_t head,
+                      int64_t part)
 {
     const struct attn_problem *p = &a->p;
     const struct attn_cuda_form *f = &a->form[a->which];
-    const int64_t item = dev::block() % f->most, unit = dev::block() / f->most;
-    w->found = item < *(const int *)(a->workspace + f->count);
+    w->found = item < share::items_of(a, f);
     if (!w->found)
         return;
     const struct attn_cuda_item *const items =
         (const struct attn_cuda_item *)(a->workspace + f->items);
     const struct attn_cuda_item x = items[item];
     w->s = attn_sequence_of(p, x.sequence);
-    const struct share::cut c = share::cut_of(a, &w->s);
-    const struct attn_range see = share::keys_of(a, &w->s, &c, x.tile, x.split);
-    w->head_kv = unit % p->heads_kv;
+    w->head_kv = head;
     w->row0 = (int64_t)x.tile * S::ROWS;
-    w->rows = c.rows;
-    w->key0 = see.lo / S::KEYS * S::KEYS;
+    w->rows = w->s.nq * p->group;
+    w->key0 = x.first / S::KEYS * S::KEYS;
     w->key1 = w->key0;
-    if (see.lo < see.hi)
-        w->key1 += (see.hi - w->key0 + S::KEYS - 1) / S::KEYS * S::KEYS;
-    w->column0 = unit / p->heads_kv * S::DV;
+    if (x.first < x.past)
+        w->key1 += (x.past - w->key0 + S::KEYS - 1) / S::KEYS * S::KEYS;
+    w->column0 = part * S::DV;
     w->columns = p->head_dim_v - w->column0 < S::DV ? p->head_dim_v - w->column0 : S::DV;
     w->pieces = S::CUT ? (p->head_dim + S::D - 1) / S::D : 1;
     w->slot = x.slot;
@@ -151,22 +150,22 @@ template <class S> DEVICE void find_work(const struct attn_cuda_args *a, struct 
         w->again[pass] = false;
 }
 
-/* What the block's threads find out of its rows. */
-template <class S> DEVICE void find_rows(const struct attn_problem &p, struct work<S> *w, int base)
+/* What some threads find out of the block's rows. */
+template <class S, class Crew>
+DEVICE void find_rows(const struct attn_problem &p, struct work<S> *w)
 {
-    const int64_t end = w->row0 + base + 16 * S::M;
-    const int64_t last = (end < w->rows ? end : w->rows) - 1;
-    for (int n = dev::thread(); n < S::ROWS; n += S::THREADS) {
+    for (int n = Crew::me(); n < S::ROWS; n += Crew::SIZE) {
         w->row[n] = row::row_at(&w->s, w->head_kv, w->row0 + n, w->rows);
         for (int pass = 0; pass < PASSES; pass++)
             w->bad[pass][n] = false;
     }
-    if (dev::lane() > 0)
-        return;
-    w->warp[dev::warp()] = {0, 0};
-    if (w->row0 + base <= last)
-        w->warp[dev::warp()] =
-            attn_band_any(w->s.band, (w->row0 + base) / p.group, last / p.group + 1);
+    for (int n = Crew::me(); n < S::WARPS; n += Crew::SIZE) {
+        const int64_t first = w->row0 + n % S::ROW_WARPS * 16 * S::M, end = first + 16 * S::M;
+        const int64_t last = (end < w->rows ? end : w->rows) - 1;
+        w->warp[n] = {0, 0};
+        if (first <= last)
+            w->warp[n] = attn_band_any(w->s.band, first / p.group, last / p.group + 1);
+    }
 }
 
 /* ---- Copies --------------------------------------------------------------------------------- */
@@ -245,11 +244,11 @@ DEVICE void copy_keys(char *to, const struct work<S> *w, const struct attn_probl
     }
 }
 
-template <class S, int WIDTH>
+template <class S, int WIDTH, class Crew>
 DEVICE void copy_queries(char *to, const struct work<S> *w, const struct attn_problem &p,
                          int64_t first)
 {
-    copy_rows<S, WIDTH, typename S::Crew>(to, S::ROWS, [&](int i) -> const char * {
+    copy_rows<S, WIDTH, Crew>(to, S::ROWS, [&](int i) -> const char * {
         const struct row::row *const r = &w->row[i];
         return r->given ? w->q + (r->query * p.q.token + r->head * p.q.head) * S::SIZE : nullptr;
     }, first, p.head_dim, w->whole_q);
@@ -305,7 +304,7 @@ DEVICE void begin_step(char *tiles, const struct work<S> *w, const struct attn_p
     if (k0 >= w->key1)
         return;
     if (S::CUT ? piece < w->pieces : n == 0)
-        copy_queries<S, S::D>(S::CUT ? to : tiles, w, p, piece * S::D);
+        copy_queries<S, S::D, Crew>(S::CUT ? to : tiles, w, p, piece * S::D);
     if (piece < steps - 1)
         copy_keys<S, S::D, Crew>(to + (S::CUT ? S::QUERIES : 0), w, p, p.k, w->k, nullptr, k0,
                                  piece * S::D, p.head_dim, w->whole_k);
@@ -638,12 +637,15 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
     const int base = dev::warp() % S::ROW_WARPS * 16 * S::M, part = dev::warp() / S::ROW_WARPS;
     real out[S::SUMS][4];
     struct state<S> r;
-    if (dev::thread() == 0)
-        find_work<S>(&a, w);
+    if (dev::thread() == 0) {
+        /* Blocks go through the items first, then through heads, then through parts of columns. */
+        const int64_t most = a.form[a.which].most, unit = dev::block() / most;
+        find_work<S>(&a, w, dev::block() % most, unit % a.p.heads_kv, unit / a.p.heads_kv);
+    }
     dev::sync();
     if (!w->found)
         return;
-    find_rows<S>(a.p, w, base);
+    find_rows<S, typename S::Crew>(a.p, w);
     dev::sync();
     int pass = PLAIN;
     do {
@@ -658,7 +660,7 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
 
 template <class S>
 static constexpr struct attn_cuda_instance instance = {forward<S>, S::DV,      S::ROWS,
-                                                   S::KEYS,    S::THREADS, room<S>::BYTES, 0};
+                                                   S::KEYS,    S::THREADS, room<S>::BYTES, 0, false};
 
 /* For a type's table of kernels: those of head sizes up to head_dim, 0 for any. */
 template <class Short, class Tall>

@@ -20,7 +20,17 @@ static int64_t blocks(int64_t n)
 extern "C" cudaError_t attn_cuda_start(const struct attn_cuda_launch *l,
                                        const struct attn_cuda_args *args, cudaStream_t stream)
 {
-    return launch(l->function, {l->blocks, l->threads, l->shared, stream}, *args);
+    int64_t blocks = l->blocks;
+    if (l->stays) {
+        int device = 0, most = 0;
+        cudaError_t error = cudaGetDevice(&device);
+        if (error == cudaSuccess)
+            error = cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device);
+        if (error != cudaSuccess)
+            return error;
+        blocks = blocks < most ? blocks : most;
+    }
+    return launch(l->function, {blocks, l->threads, l->shared, stream}, *args);
 }
 
 extern "C" cudaError_t attn_cuda_put(void *to, const void *from, size_t bytes, cudaStream_t stream)

@@ -43,7 +43,7 @@ template <int n> DEVICE void wait_stores() { emulator::stores_wait(n, false); }
 DEVICE void wg_begin() { emulator::products_begin(); }
 DEVICE void wg_commit() { emulator::products_commit(); }
 template <int n> DEVICE void wg_wait() { emulator::products_wait(n); }
-template <int n> DEVICE void hold(float *) {}
+template <int n, class T> DEVICE void hold(T *) {}
 
 #define WG_MULTIPLY(name, number)                                                                  \
     template <int N, bool ROWS> DEVICE void name(float *c, uint64_t a, uint64_t b, bool add)       \

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels that compute, compiled for the emulator; stream.cc has the others. */
+/* The kernels that compute, compiled for the emulator, but for those of sm_90a; stream.cc has what goes
+ * before them. */
 #include "cuda/around.cu"
 #include "cuda/fwd_bf16.cu"
-#include "cuda/fwd_bf16_sm90.cu"
 #include "cuda/fwd_f16.cu"
-#include "cuda/fwd_f16_sm90.cu"
 #include "cuda/fwd_f32.cu"
 #include "cuda/fwd_f64.cu"

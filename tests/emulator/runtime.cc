@@ -359,6 +359,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     if (device < 0 || device >= s.machine.devices)
         return answer(cudaErrorInvalidDevice);
     switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = 3; break;
     case cudaDevAttrComputeCapabilityMajor: *value = s.machine.capability / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = s.machine.capability % 10; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = s.machine.shared_bytes; break;
