@@ -16,6 +16,7 @@ DEVICE void fill_queries(const struct attn_cuda_args &a, struct block<S> *b,
     constexpr int BYTES = S::ROWS * S::PITCH;
     char *const to = tiles + S::QUERIES_AT;
     if (a.boxes.given[QUERIES]) {
+        dev::sync_warp();
         if (dev::warp() > S::WARPS || !dev::elect())
             return;
         const int token = (int)(attn_axis_start(&a.p.query, w->s.b) + w->row0 / a.p.group);
@@ -36,13 +37,24 @@ DEVICE void fill_queries(const struct attn_cuda_args &a, struct block<S> *b,
         dev::mbarrier_arrive(&b->queries);
 }
 
-/* Whether a bulk copy can bring keys or values k0 .. k0 + S::KEYS - 1. */
+/* Whether the key mask hides some of keys k0 .. k0 + S::KEYS - 1, which are all there; by a warp. */
+template <class S> DEVICE bool hides_some(const struct fwd::work<S> *w, int64_t k0)
+{
+    bool hides = false;
+    for (int i = dev::lane(); i < S::KEYS; i += 32)
+        hides = hides || !w->s.key_mask[k0 + i];
+    return dev::ballot(hides) != 0;
+}
+
+/* Whether a bulk copy can bring keys or values k0 .. k0 + S::KEYS - 1; by a warp. Values that a mask
+ * hides may be anything, and are to be 0. */
 template <class S, int KIND>
 DEVICE bool is_bulk(const struct attn_cuda_args &a, const struct fwd::work<S> *w, int pass,
                     int64_t k0)
 {
-    return a.boxes.given[KIND] && k0 + S::KEYS <= w->s.nk &&
-           (KIND == KEYS || pass == fwd::PLAIN);
+    if (!a.boxes.given[KIND] || k0 + S::KEYS > w->s.nk)
+        return false;
+    return KIND == KEYS || (pass == fwd::PLAIN && !(w->s.key_mask && hides_some<S>(w, k0)));
 }
 
 template <class S, int KIND>

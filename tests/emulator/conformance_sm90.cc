@@ -72,8 +72,9 @@ void draw_inputs(uint32_t *inputs, uint64_t seed)
 static dev::tensor_map map_of(attn_cuda_encode encode, const void *data, int rank, int swizzle,
                               uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
+    const uint64_t near = X * 2, far = X * Z * 2; /* of three axes and more, the third is within */
     struct attn_cuda_tensor t = {data, rank, 2, (enum attn_cuda_swizzle)swizzle, {X, Y, Z, W},
-                                 {X * 2, X * Y * 2, X * Y * Z * 2}, {x, y, z, w}};
+                                 {rank > 2 ? far : near, near, X * Y * Z * 2}, {x, y, z, w}};
     dev::tensor_map map = {};
     attn_cuda_make_map(encode, &t, &map);
     return map;
