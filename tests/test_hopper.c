@@ -2,7 +2,8 @@
 /*
  * The kernels for capability 9.0 where random problems seldom show what they do: which of them takes
  * a call, the order of their work, dropout in tiles without a mask, scores far from 0, heads that
- * repeat. All of it in f16, of numbers whose results are known.
+ * repeat; and many splits of one sequence's keys. All of it in f16, of numbers whose results are
+ * known.
  */
 #include <math.h>
 #include <string.h>
@@ -126,6 +127,36 @@ static void test_repeated(void)
     }
 }
 
+/* The mean of more keys than a warp has lanes for splits of them. */
+static void test_decode(void)
+{
+    enum { KEYS = 9000, GROUP = 5 };
+    static uint16_t keys[KEYS * D], values[KEYS * D];
+    attn_desc d = desc(GROUP);
+    int counted[D] = {0};
+    bool good = true;
+    clear();
+    for (int j = 0; j < KEYS; j++) {
+        set(values, j * D + j % D, 1);
+        counted[j % D]++;
+    }
+    d.heads_kv = 1;
+    d.query.seqlen = 1;
+    d.key.seqlen = KEYS;
+    d.k = (attn_input){.data = keys, .dtype = ATTN_F16};
+    d.v = (attn_input){.data = values, .dtype = ATTN_F16};
+    emulated_own(keys, sizeof keys, 0, 0);
+    emulated_own(values, sizeof values, 0, 0);
+    EXPECT(computes(&d), "many splits: \"%s\"", attn_last_message(NULL));
+    emulated_own(keys, 0, -1, 0);
+    emulated_own(values, 0, -1, 0);
+    for (int n = 0; n < GROUP * D; n++) {
+        const double x = counted[n % D] / (double)KEYS;
+        good = good && fabs(get(t.out, n) - x) <= x * 0x1p-10;
+    }
+    EXPECT(good, "the mean of %d keys: %g of %g", KEYS, get(t.out, 0), counted[0] / (double)KEYS);
+}
+
 /* ---- Which kernel, in which order ------------------------------------------------------------ */
 
 static void test_names(void)
@@ -226,6 +257,7 @@ int main(void)
     test_far();
     test_dropout();
     test_repeated();
+    test_decode();
     test_names();
     test_order();
     return report_end();

@@ -119,11 +119,71 @@ KERNEL list(GRID_CONSTANT const struct attn_cuda_args a)
 
 /* ---- Partial results ------------------------------------------------------------------------ */
 
+/* Over the lanes of a warp. */
+template <class real> DEVICE real warp_most(real x)
+{
+    for (int mask = 1; mask < 32; mask *= 2) {
+        const real other = dev::shuffle_xor(x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+template <class real> DEVICE real warp_sum(real x)
+{
+    for (int mask = 1; mask < 32; mask *= 2)
+        x += dev::shuffle_xor(x, mask);
+    return x;
+}
+
+/* A row from its parts, `count` of them, a warp's lanes sharing them out: from each part of its keys
+ * the largest score, the sum of weights and the weighted sums of values, divided by unit_of() that
+ * sum. */
+template <class T>
+DEVICE void combine_row(const struct attn_sequence *s, const struct row::row *r,
+                        const typename T::real *parts, int64_t stride, int count)
+{
+    enum { EACH = share::MOST_SPLITS / 32 };
+    typedef typename T::real real;
+    const int64_t columns = s->p->head_dim_v;
+    typename T::element *const out = row::out_at<T>(s, r);
+    real most = -(real)INFINITY, sum = 0, by[EACH]; /* what a part's sums are multiplied by */
+    UNROLLED for (int n = 0; n < EACH; n++)
+        if (32 * n + dev::lane() < count) {
+            const real x = parts[(32 * n + dev::lane()) * stride];
+            most = x > most ? x : most;
+        }
+    most = warp_most(most);
+    UNROLLED for (int n = 0; n < EACH; n++) {
+        by[n] = 0;
+        if (32 * n + dev::lane() < count) {
+            const real *const x = parts + (32 * n + dev::lane()) * stride;
+            const real weight = row::weight_of<T>(x[0], most);
+            sum += x[1] * weight;
+            by[n] = weight * row::unit_of(x[1]);
+        }
+    }
+    sum = warp_sum(sum);
+    const struct row::outcome<real> o = row::outcome_at(s->p, r->head, most, sum);
+    UNROLLED for (int n = 0; n < EACH; n++)
+        by[n] *= o.by;
+    for (int64_t c = dev::lane(); c - dev::lane() < columns; c += 32) {
+        real x = 0;
+        UNROLLED for (int n = 0; n < EACH; n++)
+            for (int i = 32 * n; i < count && i < 32 * n + 32; i++) {
+                const real mine = dev::shuffle(by[n], i % 32);
+                if (c < columns)
+                    x += parts[i * stride + 2 + c] * mine;
+            }
+        if (c < columns)
+            out[c] = T::put(o.by < 0 ? 0 : x);
+    }
+    row::put_lse<T>(s, r, o.lse);
+}
+
 /* Rows of a sequence and key/value head by as many blocks as there are for each, a warp to a row. */
 template <class T> KERNEL combine(GRID_CONSTANT const struct attn_cuda_args a)
 {
     enum { COMBINE_WARPS = 4 };
-    typedef typename T::real real;
     const int64_t units = a.p.batch * a.p.heads_kv, unit = dev::block() % units;
     const int64_t step = dev::blocks() / units * COMBINE_WARPS;
     const int64_t b = unit / a.p.heads_kv, head_kv = unit % a.p.heads_kv;
@@ -137,11 +197,9 @@ template <class T> KERNEL combine(GRID_CONSTANT const struct attn_cuda_args a)
     for (; at < c.rows; at += step) {
         const int64_t slot = first + at / f->rows * c.splits;
         const struct row::row r = row::row_at(&s, head_kv, at, c.rows);
-        const struct row::parts<real> x = {
-            share::partial_at<real>(&a, f, slot, head_kv, at % f->rows), share::slot_stride(&a, f),
-            (int)c.splits, true};
-        const struct row::outcome<real> o = row::outcome_of<T>(&a.p, r.head, &x);
-        row::finish_row<T>(&s, &r, &x, &o, 2, 0, a.p.head_dim_v);
+        combine_row<T>(&s, &r,
+                       share::partial_at<typename T::real>(&a, f, slot, head_kv, at % f->rows),
+                       share::slot_stride(&a, f), (int)c.splits);
     }
 }
 

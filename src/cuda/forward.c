@@ -14,7 +14,7 @@ enum {
     SHORT_CHUNK = 256,  /* keys, at least, of a split: what it reads outweighs what it leaves */
     TALL_CHUNK = 512,
     MOST_TILES = 4,     /* share.h */
-    MOST_SPLITS = 64,
+    MOST_SPLITS = 128,
     LIST_THREADS = 256, /* around.h */
     LIST_SHARED = 512,
     COMBINE_THREADS = 128,

@@ -555,8 +555,7 @@ DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
     typedef typename S::T T;
     const struct attn_problem *p = &a->p;
     const int own = dev::warp() + dev::lane() % (S::ROWS / S::WARPS) * S::WARPS;
-    struct row::parts<real> x = {results + own * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS,
-                                  false};
+    struct row::parts<real> x = {results + own * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS};
     const struct row::outcome<real> mine = row::outcome_of<T>(p, w->row[own].head, &x);
     for (int n = 0; n < S::ROWS / S::WARPS; n++) {
         const int r = dev::warp() + n * S::WARPS;

@@ -92,13 +92,11 @@ DEVICE typename T::real weight_of(typename T::real score, typename T::real most)
 /* ---- Results -------------------------------------------------------------------------------- */
 
 /* Partial results of a row: from each of `count` parts of its keys the largest score, the sum of
- * weights and the weighted sums of values, `stride` numbers apart. `divided`: the latter by
- * unit_of() the sum of weights. */
+ * weights and the weighted sums of values, `stride` numbers apart. */
 template <class real> struct parts {
     const real *data;
     int64_t stride;
     int count;
-    bool divided;
 };
 
 /* The power of two that a sum of weights does not exceed: sums of values that are divided by it are
@@ -140,8 +138,7 @@ DEVICE typename T::real total_of(const struct parts<typename T::real> *x, typena
     typename T::real sum = 0;
     for (int i = 0; i < x->count; i++) {
         const typename T::real *const part = x->data + i * x->stride;
-        const typename T::real unit = x->divided ? unit_of(part[1]) : 1;
-        sum += part[at] * (weight_of<T>(part[0], most) * unit * by);
+        sum += part[at] * (weight_of<T>(part[0], most) * by);
     }
     return sum;
 }
@@ -151,14 +148,13 @@ template <class real> struct outcome {
     real most, by, lse;
 };
 
-template <class T>
-DEVICE struct outcome<typename T::real> outcome_of(const struct attn_problem *p, int64_t head,
-                                                   const struct parts<typename T::real> *x)
+/* Of a row whose largest score is `most` and whose weights have that sum. */
+template <class real>
+DEVICE struct outcome<real> outcome_at(const struct attn_problem *p, int64_t head, real most,
+                                       real sum)
 {
-    typedef typename T::real real;
     struct outcome<real> o;
-    o.most = most_of(x);
-    const real sum = weights_of<T>(x, o.most);
+    o.most = most;
     const double sink = attn_sink_of(p, head), at = (double)o.most;
     o.by = sum == 0 ? -(real)1 : 1 / sum;
     o.lse = sum == 0 ? -(real)INFINITY : (real)(at + log((double)sum));
@@ -177,6 +173,31 @@ DEVICE struct outcome<typename T::real> outcome_of(const struct attn_problem *p,
     return o;
 }
 
+template <class T>
+DEVICE struct outcome<typename T::real> outcome_of(const struct attn_problem *p, int64_t head,
+                                                   const struct parts<typename T::real> *x)
+{
+    const typename T::real most = most_of(x);
+    return outcome_at(p, head, most, weights_of<T>(x, most));
+}
+
+template <class T>
+DEVICE typename T::element *out_at(const struct attn_sequence *s, const struct row *r)
+{
+    typedef typename T::element element;
+    return (element *)attn_view_at(&s->p->out, &s->p->query, s->b, r->query, r->head,
+                                   sizeof(element));
+}
+
+template <class T>
+DEVICE void put_lse(const struct attn_sequence *s, const struct row *r, typename T::real lse)
+{
+    typedef typename T::real real;
+    if (s->p->lse.data && dev::lane() == 0)
+        *(real *)attn_view_at(&s->p->lse, &s->p->query, s->b, r->query, r->head, sizeof(real)) =
+            lse;
+}
+
 /* Columns column0 .. column0 + n - 1 of a row from its parts, which have those columns from `first`
  * on, and its LSE where column0 is 0; by a warp. */
 template <class T>
@@ -185,15 +206,11 @@ DEVICE void finish_row(const struct attn_sequence *s, const struct row *r,
                        const struct outcome<typename T::real> *o, int64_t first, int64_t column0,
                        int64_t n)
 {
-    typedef typename T::element element;
-    const struct attn_problem *p = s->p;
-    element *const out = (element *)attn_view_at(&p->out, &p->query, s->b, r->query, r->head,
-                                                 sizeof(element)) + column0;
+    typename T::element *const out = out_at<T>(s, r) + column0;
     for (int64_t c = dev::lane(); c < n; c += 32)
         out[c] = T::put(o->by < 0 ? 0 : total_of<T>(x, o->most, first + c, o->by));
-    if (p->lse.data && column0 == 0 && dev::lane() == 0)
-        *(typename T::real *)attn_view_at(&p->lse, &p->query, s->b, r->query, r->head,
-                                          sizeof(typename T::real)) = o->lse;
+    if (column0 == 0)
+        put_lse<T>(s, r, o->lse);
 }
 
 } // namespace row

@@ -15,7 +15,7 @@ namespace share {
 
 /* Sequences of more tiles are not split; no tile's keys are in more splits; where splits may begin,
  * a multiple of what any kernel has as a tile of keys. */
-enum { MOST_TILES = 4, MOST_SPLITS = 64, KEY_ALIGN = 128 };
+enum { MOST_TILES = 4, MOST_SPLITS = 128, KEY_ALIGN = 128 };
 
 struct cut {
     int form;
