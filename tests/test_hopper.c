@@ -190,6 +190,50 @@ static void test_names(void)
     }
 }
 
+/* Launched again, a graph computes the same: nothing of its work has been taken. */
+static void test_graph(void)
+{
+    attn_desc d = desc(1);
+    int counted[D] = {0};
+    clear();
+    for (int j = 0; j < SK; j++)
+        counted[j % D]++;
+    emulated_own(&t, sizeof t, 0, 0);
+    emulated_capture_begin();
+    const attn_status status = attn_forward(NULL, &d);
+    emulated_capture_end();
+    EXPECT(status == ATTN_OK, "capture: \"%s\"", attn_last_message(NULL));
+    for (int n = 0; n < 3; n++) {
+        memset(t.out, 0xff, sizeof t.out);
+        EXPECT(emulated_graph_launch() == cudaSuccess && is_mean(counted, 0, SK),
+               "launch %d of a graph", n);
+    }
+    emulated_own(&t, 0, -1, 0);
+}
+
+/* The device is asked for its size when work is launched, and may fail to tell. */
+static void test_failures(void)
+{
+    static const char *const calls[] = {"cudaGetDevice", "cudaDeviceGetAttribute"};
+    const attn_desc d = desc(1);
+    emulated_own(&t, sizeof t, 0, 0);
+    for (int i = 0; i < 2; i++) {
+        attn_status status = ATTN_DEVICE_ERROR;
+        int n = 0;
+        while (status != ATTN_OK && n < 20) {
+            emulated_fail(calls[i], ++n, cudaErrorLaunchFailure);
+            status = attn_forward(NULL, &d);
+            EXPECT((status == ATTN_OK || status == ATTN_DEVICE_ERROR) &&
+                       cudaGetLastError() == cudaSuccess, "%s, call %d fails: %s", calls[i], n,
+                   attn_status_name(status));
+            emulated_fail(NULL, 0, cudaSuccess);
+            cudaStreamSynchronize(NULL);
+        }
+        EXPECT(n > 2 && n < 20, "%s fails %d times", calls[i], n - 1);
+    }
+    emulated_own(&t, 0, -1, 0);
+}
+
 /* The list of a causal call: what takes longest comes first, but for less than a factor of 2, and
  * rows of a short sequence from the last on. */
 static void test_order(void)
@@ -260,5 +304,7 @@ int main(void)
     test_decode();
     test_names();
     test_order();
+    test_graph();
+    test_failures();
     return report_end();
 }
