@@ -2,8 +2,8 @@
 /*
  * The kernels for capability 9.0 where random problems seldom show what they do: which of them takes
  * a call, the order of their work, dropout in tiles without a mask, scores far from 0, heads that
- * repeat; and many splits of one sequence's keys. All of it in f16, of numbers whose results are
- * known.
+ * share keys or repeat, values that are not finite; and many splits of one sequence's keys. All of it
+ * in f16, of numbers whose results are known.
  */
 #include <math.h>
 #include <string.h>
@@ -14,10 +14,11 @@
 #include "emulator/runtime.h"
 #include "expect.h"
 
-enum { H = 2, SQ = 70, SK = 300, D = 64 };
+enum { H = 3, GROUP = 4, SQ = 70, SK = 300, D = 64 };
 
 static struct {
-    _Alignas(64) uint16_t q[SQ * H * D], k[H * SK * D], v[H * SK * D], out[SQ * H * D];
+    _Alignas(64) uint16_t q[SQ * H * GROUP * D], k[H * SK * D], v[H * SK * D];
+    uint16_t out[SQ * H * GROUP * D];
 } t;
 
 static void set(uint16_t *x, int64_t at, double to) { element_set(ATTN_F16, x, at, to); }
@@ -71,16 +72,16 @@ static bool is_mean(const int *counted, int step, double n)
     return good;
 }
 
-/* Scores that are all the same, and so large that a factor of theirs cannot be rounded. */
+/* Scores that are all the same, and so large that their exponents cannot be rounded. */
 static void test_far(void)
 {
     attn_desc d = desc(1);
     int counted[D] = {0};
     clear();
     for (int n = 0; n < SQ * D; n++)
-        set(t.q, n, 32768);
+        set(t.q, n, 32752);
     for (int n = 0; n < SK * D; n++)
-        set(t.k, n, 32768);
+        set(t.k, n, 32752);
     for (int j = 0; j < SK; j++)
         counted[j % D]++;
     EXPECT(computes(&d) && is_mean(counted, 0, SK), "scores of 2^36: \"%s\", %g of %g",
@@ -108,6 +109,44 @@ static void test_dropout(void)
            attn_last_message(NULL));
 }
 
+/* Heads that share keys: every query and head finds one key alone. Of 256 keys threads put no tile;
+ * of 100 a cache holds the first two heads, and then the last one. */
+static void test_groups(void)
+{
+    static const int keys[GROUP] = {SK, 256, 100, 256};
+    for (int group = 1; group <= GROUP; group++) {
+        attn_desc d = desc(H * group);
+        bool good = true;
+        clear();
+        d.heads_kv = H;
+        d.key.seqlen = keys[group - 1];
+        for (int n = 0; n < SQ * H * group; n++)
+            set(t.q, n * D + n * 7 % D, 16);
+        for (int n = 0; n < H * D; n++) /* of each head those from its own number on */
+            set(t.k, (n / D * (SK + 1) + n % D) * D + n % D, 16);
+        EXPECT(computes(&d), "groups of %d: \"%s\"", group, attn_last_message(NULL));
+        for (int n = 0; n < SQ * H * group * D; n++)
+            good = good && get(t.out, n) == (n % D == (n / D * 7 + n / D % (H * group) / group) % D);
+        EXPECT(good, "groups of %d", group);
+    }
+}
+
+/* What a value is that is not finite shows where it is seen, and there alone. */
+static void test_hidden(void)
+{
+    enum { AT = 40 };
+    attn_desc d = desc(1);
+    bool good = true;
+    clear();
+    set(t.v, AT * D + 3, NAN);
+    d.causal = 1;
+    d.align = ATTN_TOP_LEFT;
+    EXPECT(computes(&d), "a value that is NaN: \"%s\"", attn_last_message(NULL));
+    for (int n = 0; n < SQ * D; n++)
+        good = good && isnan(get(t.out, n)) == (n / D >= AT && n % D == 3);
+    EXPECT(good, "NaN where it is not seen, or none where it is");
+}
+
 /* Every query finds one key alone, another one in each head where keys do not repeat. */
 static void test_repeated(void)
 {
@@ -127,10 +166,10 @@ static void test_repeated(void)
     }
 }
 
-/* The mean of more keys than a warp has lanes for splits of them. */
+/* The mean of so many keys that their splits are more than a warp has lanes. */
 static void test_decode(void)
 {
-    enum { KEYS = 9000, GROUP = 5 };
+    enum { KEYS = 36 * 256 };
     static uint16_t keys[KEYS * D], values[KEYS * D];
     attn_desc d = desc(GROUP);
     int counted[D] = {0};
@@ -300,6 +339,8 @@ int main(void)
     emulated_set_machine((struct emulated_machine){1, 90, 227 << 10});
     test_far();
     test_dropout();
+    test_groups();
+    test_hidden();
     test_repeated();
     test_decode();
     test_names();
