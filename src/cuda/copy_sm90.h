@@ -137,8 +137,8 @@ DEVICE void find_job(const struct attn_cuda_args &a, struct block<S> *b, uint32_
         fwd::find_rows<S, copiers>(a.p, &x->w);
 }
 
-/* Those that copy: keys a tile ahead of values, as they are multiplied. Queries and the first tiles of
- * keys come while the results of the job before go, which are where values will be. */
+/* Those that copy: keys a tile ahead of values, as they are multiplied. Queries and the first tiles
+ * of keys come while the results of the job before go, which are where values will be. */
 template <class S>
 DEVICE void bring_all(const struct attn_cuda_args &a, struct block<S> *b, char *tiles)
 {

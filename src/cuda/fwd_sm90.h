@@ -3,10 +3,10 @@
  * The forward kernel for sm_90a and 16-bit types: fwd.h with products of warpgroups. What a row is
  * and what becomes of it is there; here are the ways of keys and values and the order of work.
  *
- * A block has warpgroups that compute, GROUPS of them with 64 rows each, and one that copies. It takes
- * an item of the list and a head, a job, after another until there are no more; which block takes
- * which is left to chance, and no result depends on it. While a job's results are put down the copies
- * of the next one begin.
+ * A block has warpgroups that compute, GROUPS of them with 64 rows each, and one that copies. It
+ * takes an item of the list and a head, a job, after another until there are no more (or, of large
+ * heads, one); which block takes which is left to chance, and no result depends on it. While a job's
+ * results are put down the copies of the next one begin.
  *
  * Tiles of keys and values come by turns through STAGES stages each. A stage is `full` once its copy
  * has landed, and `empty` again once all warps that compute have told so. Most copies are bulk
