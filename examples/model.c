@@ -97,7 +97,8 @@ static void apply_gate(float *gate, const float *up, int64_t n)
  * Attention
  * --------------------------------------------------------------------------------------------- */
 
-/* Heads of one kind inside the rows of qkv; padded batches need the way to the next sequence too. */
+/* Heads of one kind inside the rows of qkv; padded batches need the way to the next sequence
+ * too. */
 static attn_input heads_at(float *qkv, int first, const attn_side *side)
 {
     return (attn_input){.data = qkv + first * HEAD_DIM, .batch_stride = side->seqlen * QKV,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Which keys a query sees, for masks that are a range: causal, with a prefix or without, and window,
- * with either alignment.
- * The rule of a call becomes the band of one sequence, and a band gives each row a half-open range
- * of keys whose ends never move left from row to row. Tile ranges, skipped tiles and tiles without
- * an edge all follow from it. Compiles as C11 and as CUDA.
+ * Which keys a query sees, for masks that are a range: causal, with a prefix or without, and
+ * window, with either alignment. The rule of a call becomes the band of one sequence, and a band
+ * gives each row a half-open range of keys whose ends never move left from row to row. Tile ranges,
+ * skipped tiles and tiles without an edge all follow from it. Compiles as C11 and as CUDA.
  */
 #ifndef ATTN_MASK_H
 #define ATTN_MASK_H

@@ -13,7 +13,8 @@ attn_context *context_of(attn_backend backend);
 
 bool eager_built(void);
 
-/* What explain says of the cuda backend and a plain call: it may be built in, with a device or none. */
+/* What explain says of the cuda backend and a plain call: it may be built in, with a device or
+ * none. */
 attn_status cuda_status(void);
 
 void test_contexts(void); /* options, environment variables, choice */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Calls on memory of a device, every other problem: of one that is emulated (emulator/runtime.h), or
- * of a GPU. */
+/* Calls on memory of a device, every other problem: of one that is emulated (emulator/runtime.h),
+ * or of a GPU. */
 #ifndef TESTS_DEVICE_MEMORY_H
 #define TESTS_DEVICE_MEMORY_H
 

@@ -8,8 +8,8 @@
 
 void gen_problem(struct problem *p, uint64_t seed);
 
-/* The same in 16-bit types, with few rows that see many keys: what it takes for kernels that work on
- * several tiles at once. */
+/* The same in 16-bit types, with few rows that see many keys: what it takes for kernels that work
+ * on several tiles at once. */
 void gen_many_keys(struct problem *p, uint64_t seed);
 
 /* The same backward; and in f64, small and smooth, so that differences tell its gradients. */

@@ -65,8 +65,8 @@ void gen_gradients(struct problem *p, struct rng *r)
         p->buffers[n].shift = (int)(rng_chance(r, 50) ? rng_below(r, 16) : 0);
 }
 
-/* Sets the first element of a query, and lowers the rest of it by so many powers of two; once, where
- * several rows have the same. */
+/* Sets the first element of a query, and lowers the rest of it by so many powers of two; once,
+ * where several rows have the same. */
 static void lift_query(struct problem *p, int64_t at, double first, int lower)
 {
     void *image = p->buffers[p->q.buffer].image;

@@ -21,9 +21,9 @@ static const char *const value_names[] = {"normal", "wide",     "overflow", "tin
                                           "huge-v"};
 
 /*
- * Powers of ten for the kinds above, and the largest value. What comes out is a mean of values, so that no result leaves a
- * range that the values keep to. Kernels of bf16 take numbers below 2^-126 for 0, because its dot
- * product instructions do: its values stay far above that.
+ * Powers of ten for the kinds above, and the largest value. What comes out is a mean of values, so
+ * that no result leaves a range that the values keep to. Kernels of bf16 take numbers below 2^-126
+ * for 0, because its dot product instructions do: its values stay far above that.
  */
 static const struct {
     double tiny_qk, tiny_v, large_v, most_v;
@@ -164,8 +164,8 @@ static void move_products(struct problem *p, int power)
 /*
  * Here and there a softcap or scale at the end of the computing type's range or beyond it, drawn
  * apart. The scale of normal values takes products back from there. Where it makes every difference
- * of scores huge, products have to be exact: those of integers. In gradients such a scale is a factor,
- * and so is the slope of the cap: they are drawn more often.
+ * of scores huge, products have to be exact: those of integers. In gradients such a scale is a
+ * factor, and so is the slope of the cap: they are drawn more often.
  */
 static void draw_extremes(struct problem *p, enum values kind)
 {

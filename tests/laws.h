@@ -34,9 +34,9 @@ void law_changed(struct law *l, struct judge *j, const struct batch *changed,
 /* Runs both, packed, and compares: bit for bit, or within the two budgets. */
 void law_alike(struct law *l, const struct batch *a, const struct batch *b, bool bits);
 
-/* Normal numbers at every place that anybody might see, with out and LSE of these. Those of the keys
- * are so coarse that sums of two are exact; biases keep their -inf. A scale that such numbers are
- * not meant for becomes the default. */
+/* Normal numbers at every place that anybody might see, with out and LSE of these. Those of the
+ * keys are so coarse that sums of two are exact; biases keep their -inf. A scale that such numbers
+ * are not meant for becomes the default. */
 void law_refill(struct batch *n, struct rng *r);
 double law_small_step(attn_dtype type, struct rng *r);
 

@@ -216,8 +216,8 @@ static void test_contents(attn_backend backend)
     }
 }
 
-/* Once its threads stand, a call takes no memory but the workspace. (Products here are too small for
- * threads of the BLAS' own.) */
+/* Once its threads stand, a call takes no memory but the workspace. (Products here are too small
+ * for threads of the BLAS' own.) */
 static void test_hidden(attn_backend backend)
 {
     attn_desc d = call_desc();

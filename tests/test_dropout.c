@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Philox against published vectors, the keep mask against one draw per key, and what is dropped of a
- * row of NaN. */
+/* Philox against published vectors, the keep mask against one draw per key, and what is dropped of
+ * a row of NaN. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

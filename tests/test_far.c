@@ -17,8 +17,8 @@
 
 enum { NK = 1100, D = 2, BLOCK = 128, CHUNK = 512 };
 
-/* Number of key j for every query: `far` from 0, nearer by `step` from each run of keys to the next;
- * the first `hidden` keys are masked. */
+/* Number of key j for every query: `far` from 0, nearer by `step` from each run of keys to the
+ * next; the first `hidden` keys are masked. */
 struct scores {
     double far, step;
     int64_t run, hidden;

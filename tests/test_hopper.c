@@ -2,8 +2,8 @@
 /*
  * The kernels for capability 9.0 where random problems seldom show what they do: which of them
  * takes a call, the order of their work, dropout in tiles without a mask, scores far from 0, heads
- * that share keys or repeat, values that are not finite; and many splits of one sequence's keys. All
- * of it in f16, of numbers whose results are known.
+ * that share keys or repeat, values that are not finite; and many splits of one sequence's keys.
+ * All of it in f16, of numbers whose results are known.
  */
 #include <math.h>
 #include <string.h>

@@ -112,11 +112,11 @@ static int64_t visible_keys(const struct truth_seq *s, int64_t h, int64_t i, str
  * added (the slope's with the distance too), whether the probabilities or their products are
  * divided by the sum and probabilities that are asked for come from the LSE, whether the scale goes
  * to the scores or to the query, whether all keys' scores are summed in one order (as a GEMM's are
- * not at its edges: equal keys then differ), whether sums are taken in parts that are then added (of
- * equal terms, no other order makes a difference) and a 16-bit type then rounds weights, if they are
- * not divided yet, relative to one of each part, and whether the scale, scores, each step to them
- * and exponentials with their arguments come out a random part of a unit in the last place away, as
- * another product of the same number of roundings or another library's function would, and
+ * not at its edges: equal keys then differ), whether sums are taken in parts that are then added
+ * (of equal terms, no other order makes a difference) and a 16-bit type then rounds weights, if
+ * they are not divided yet, relative to one of each part, and whether the scale, scores, each step
+ * to them and exponentials with their arguments come out a random part of a unit in the last place
+ * away, as another product of the same number of roundings or another library's function would, and
  * exponentials below the normal numbers as 0. */
 enum {
     STYLE_FUSED = 1,

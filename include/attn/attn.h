@@ -319,8 +319,8 @@ typedef struct attn_desc {
                                 staying as those of bias */
     attn_output dsink;       /* [Hq], as sink */
 
-    /* Scratch memory, where the tensors lie. Null: taken for the time of the call, from the context's
-     * allocator, or from the device's where tensors lie on one. */
+    /* Scratch memory, where the tensors lie. Null: taken for the time of the call, from the
+     * context's allocator, or from the device's where tensors lie on one. */
     void *workspace; /* aligned to 64 bytes */
     size_t workspace_bytes;
 } attn_desc;
@@ -607,9 +607,9 @@ static inline attn_rotary_desc attn_rotary_desc_init(void)
  * copied. Queries and keys that lie side by side are one call: heads = Hq + Hkv. */
 ATTN_API attn_status attn_rotary(attn_context *context, const attn_rotary_desc *desc);
 
-/* What was wrong with lengths in a device's memory, as attn_workspace_status() tells it: by what the
- * latest call that was given desc->report noted there. Where the host can read all lengths there is
- * nothing to tell. ATTN_INVALID_NULL without a report. */
+/* What was wrong with lengths in a device's memory, as attn_workspace_status() tells it: by what
+ * the latest call that was given desc->report noted there. Where the host can read all lengths
+ * there is nothing to tell. ATTN_INVALID_NULL without a report. */
 ATTN_API attn_status attn_rotary_status(attn_context *context, const attn_rotary_desc *desc);
 
 /* ------------------------------------------------------------------------------------------------

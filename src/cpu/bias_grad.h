@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The gradient of the bias: a second round, in which the scores of a piece of dbias are computed and
- * differentiated again. A piece is a range of queries and a tile of keys for the query heads of one
- * key head of one sequence, or all there are along each axis that is summed over. Its sums are in
- * double and in one order, so they depend on no thread. Included by bwd_tmpl.c.
+ * The gradient of the bias: a second round, in which the scores of a piece of dbias are computed
+ * and differentiated again. A piece is a range of queries and a tile of keys for the query heads of
+ * one key head of one sequence, or all there are along each axis that is summed over. Its sums are
+ * in double and in one order, so they depend on no thread. Included by bwd_tmpl.c.
  */
 
 enum { PIECE_ROWS = 128 };

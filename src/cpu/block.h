@@ -83,7 +83,8 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
 /* Asks for n elements of each row of the block at row0 of a tensor on the query side, to the second
  * cache. Inlined, because a compiler takes a function that does nothing else for one without
  * effect. */
-INLINE void fetch_block(const struct attn_unit *u, const struct attn_view *v, int64_t n, int64_t row0)
+INLINE void fetch_block(const struct attn_unit *u, const struct attn_view *v, int64_t n,
+                        int64_t row0)
 {
     const struct attn_problem *p = u->p;
     const int64_t rows = min64(BQ, u->nq * p->group - row0), h = u->head_kv * p->group;
@@ -133,8 +134,8 @@ static void load_queries(struct block *t)
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* Asks for n words that are wanted soon, `ahead` behind `at`, to the second cache. Processors do not
- * look ahead past a page, and one group of rows or columns may fill that. */
+/* Asks for n words that are wanted soon, `ahead` behind `at`, to the second cache. Processors do
+ * not look ahead past a page, and one group of rows or columns may fill that. */
 INLINE void fetch_ahead(const real *at, int64_t ahead, int n)
 {
     enum { LINE = 64 / sizeof(real) };
@@ -143,7 +144,8 @@ INLINE void fetch_ahead(const real *at, int64_t ahead, int n)
 }
 
 /* s[r][v] += column c of rows k, `step` words apart, by that of qt, v < nv. */
-INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c, int nv)
+INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
+                       int nv)
 {
     vec q[NV];
     UNROLL for (int v = 0; v < nv; v++) {
@@ -158,8 +160,8 @@ INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t ste
     }
 }
 
-/* s[r][v] = k[r] . q[v], v < nv: MR rows k of n words, `step` apart, by columns of qt[n][BQ]. Asks for
- * as many words from `next` on. Here and below nv, HALF or NV, is a constant. */
+/* s[r][v] = k[r] . q[v], v < nv: MR rows k of n words, `step` apart, by columns of qt[n][BQ]. Asks
+ * for as many words from `next` on. Here and below nv, HALF or NV, is a constant. */
 INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t n,
                      const real *next, int nv)
 {
@@ -290,11 +292,11 @@ INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const rea
     }
 }
 
-/* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by` is
- * below 0, 0. bad[]: 0, or NaN for a row that is not finite. 0 is added so that a sum of zeros has
- * the same sign whatever stood at places of weight 0. */
-static void store_lanes(elem *const *to, int64_t lanes, const real *o, int64_t n, const real *factor,
-                        real *bad)
+/* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by`
+ * is below 0, 0. bad[]: 0, or NaN for a row that is not finite. 0 is added so that a sum of zeros
+ * has the same sign whatever stood at places of weight 0. */
+static void store_lanes(elem *const *to, int64_t lanes, const real *o, int64_t n,
+                        const real *factor, real *bad)
 {
     const vec by = vec_load(factor);
     const vmask none = vec_lt(by, vec_zero());

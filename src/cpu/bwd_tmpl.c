@@ -224,7 +224,7 @@ struct work {
     bool hides, finite; /* the key mask hides some; all keys that it does not hide are finite */
     real *k, *v;       /* [room][d], [room][dv] */
     real *panels;      /* of keys, as pack.h has those of values */
-    real *dk, *dv;     /* panels, [d / WIDE][room][WIDE], the last one narrower; without the scale */
+    real *dk, *dv;     /* panels, [d / WIDE][room][WIDE], the last narrower; without the scale */
     real *s, *capped;  /* [room][BQ] */
     real *p, *ds;      /* [STRIP][room][BQ] */
     struct block t[STRIP];
@@ -316,8 +316,8 @@ static NOINLINE void note_seen(struct block *t, int64_t j0, int64_t j1)
     t->partly = true;
 }
 
-/* The scores of MR keys from j on, as they are in s or, if that is null, in t->s: their probabilities,
- * e^(score - LSE), to p. */
+/* The scores of MR keys from j on, as they are in s or, if that is null, in t->s: their
+ * probabilities, e^(score - LSE), to p. */
 INLINE void weigh_keys(const struct block *t, const struct ready *ready, vec s[MR][NV], real *p,
                        int64_t j)
 {
@@ -335,8 +335,8 @@ INLINE void weigh_keys(const struct block *t, const struct ready *ready, vec s[M
     }
 }
 
-/* Scores and probabilities of keys j0 .. j1 - 1, which every lane sees and of which nothing is asked
- * but the product: exponentials go on beside the products that follow. */
+/* Scores and probabilities of keys j0 .. j1 - 1, which every lane sees and of which nothing is
+ * asked but the product: exponentials go on beside the products that follow. */
 INLINE void weigh_products(struct block *t, const struct ready *ready, const real *keys, real *p,
                            int64_t j0, int64_t j1, int64_t n, const real *next)
 {
@@ -349,8 +349,8 @@ INLINE void weigh_products(struct block *t, const struct ready *ready, const rea
 
 /* From the scores in t->s, probabilities p and products g of values and dout: the gradients of the
  * scores of MR keys from j on, without what is smaller than `least`, and what the probabilities are
- * with dropout. Through the softcap if t->capped is set, and with the sign of the scale if `negative`;
- * plain: neither, and no dropout. */
+ * with dropout. Through the softcap if t->capped is set, and with the sign of the scale if
+ * `negative`; plain: neither, and no dropout. */
 INLINE void differentiate(const struct block *t, const struct ready *ready, vec g[MR][NV], real *p,
                           real *ds, int64_t j, real least, bool negative, bool plain)
 {

@@ -62,7 +62,8 @@ static void hand_out(const struct block *t, const struct columns *c, int64_t k0,
     }
 }
 
-/* Whether keys j0 .. j1 - 1 of tile n may be seen by the block, which then has its scores in t->s. */
+/* Whether keys j0 .. j1 - 1 of tile n may be seen by the block, which then has its scores in
+ * t->s. */
 static bool score_tile(struct block *t, int64_t n, const real *keys, int64_t j0, int64_t j1)
 {
     if (j0 >= j1 || (t->masked && !see_masks(t, n * BK, j0, j1)))

@@ -4,8 +4,8 @@
  * What counts here is to read keys and values once, in the order of memory, for all rows that share
  * them; nothing is packed.
  *
- * Rows go in groups of 4, then 2, then 1. A step takes the RB rows of a group and KB keys, KB * RB =
- * VEC_N: their products are VEC_N vectors along the head, whose sums become one vector of scores,
+ * Rows go in groups of 4, then 2, then 1. A step takes the RB rows of a group and KB keys, KB * RB
+ * = VEC_N: their products are VEC_N vectors along the head, whose sums become one vector of scores,
  * lane r * KB + k. The softmax is that of fwd_tmpl.c, with the maximum of the first step in which a
  * row sees a key as its first reference; a row's sum stays spread over its KB lanes until the end.
  * Values are added key by key.
@@ -25,8 +25,8 @@ enum { GROUPS = ROWS / MOST_RB + 2 };
 enum { RUN = 64 };                            /* keys of a run, at most; a multiple of VEC_N */
 
 /*
- * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than the
- * lanes of HALF vectors: the sums of products weigh the more here the smaller heads are.
+ * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
+ * the lanes of HALF vectors: the sums of products weigh the more here the smaller heads are.
  */
 static int64_t most_rows(const struct attn_problem *p)
 {
@@ -185,8 +185,8 @@ INLINE void fetch(const struct item *t, const elem *row, int64_t bytes)
             __builtin_prefetch((const char *)row + i);
 }
 
-/* s[r * kb + n] += products of VEC_N words from c on of `keys` keys n and rb rows; memory is asked for
- * as much of the rows `apart` from each other from `ahead` on, if that is not null. */
+/* s[r * kb + n] += products of VEC_N words from c on of `keys` keys n and rb rows; memory is asked
+ * for as much of the rows `apart` from each other from `ahead` on, if that is not null. */
 INLINE void dot_words(const struct item *t, const real *q, const elem *const *k, const elem *ahead,
                       int64_t apart, int64_t c, int64_t d, int rb, int keys, vec *s)
 {
@@ -204,8 +204,8 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
     }
 }
 
-/* Products of the KB keys of a run from n0 on and RB rows: some keys at a time, as there are registers
- * for where they lie. */
+/* Products of the KB keys of a run from n0 on and RB rows: some keys at a time, as there are
+ * registers for where they lie. */
 INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb)
 {
     const int kb = VEC_N / rb, keys = kb < 4 ? kb : 4;
@@ -280,8 +280,8 @@ INLINE void add_to_sums(const struct head *h, int64_t g, vec p)
     vec_store(lost, vec_sub(vec_sub(sum, old), more));
 }
 
-/* o += p v for some vectors of columns from c on, up to dv at most, and for keys `from` to `to` of a
- * run, which all RB rows see; p: [steps][VEC_N]. */
+/* o += p v for some vectors of columns from c on, up to dv at most, and for keys `from` to `to` of
+ * a run, which all RB rows see; p: [steps][VEC_N]. */
 INLINE void mix_columns(const struct item *t, real *o, const real *p, const struct run *run,
                         int64_t from, int64_t to, int64_t c, int64_t dv, int rb, int vectors)
 {
@@ -299,7 +299,8 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
             fetch(t, run->v.next + n * run->v.apart + c,
                   vectors * VEC_N * (int64_t)sizeof(elem));
         UNROLL for (int i = 0; i < rb * vectors; i++)
-            sum[i] = vec_fma(vec_set(weight[i / vectors * (int64_t)kb]), value[i % vectors], sum[i]);
+            sum[i] = vec_fma(vec_set(weight[i / vectors * (int64_t)kb]), value[i % vectors],
+                             sum[i]);
     }
     UNROLL for (int i = 0; i < rb * vectors; i++)
         vec_store(o + i / vectors * t->value_room + c + i % vectors * VEC_N, sum[i]);
@@ -335,8 +336,8 @@ static NOINLINE void mix(const struct item *t, const struct head *h, const struc
     }
 }
 
-/* Products of query and key of a group become scores, by the plain rules: lane r * KB + n is that of
- * its row r and key j + n. */
+/* Products of query and key of a group become scores, by the plain rules: lane r * KB + n is that
+ * of its row r and key j + n. */
 static NOINLINE vec shape(const struct item *t, const struct head *h, const struct group *g,
                           int64_t j, vec s)
 {
@@ -487,9 +488,9 @@ static uint8_t look_at(const struct item *t, struct run *run)
     return all;
 }
 
-/* Finds the rows of head head0 + n in a run, and which to ask memory for: those `ahead` keys further
- * on, or, where the rows of all `heads` heads are one array, the n-th share of theirs, in the order of
- * memory; none past the chunk. */
+/* Finds the rows of head head0 + n in a run, and which to ask memory for: those `ahead` keys
+ * further on, or, where the rows of all `heads` heads are one array, the n-th share of theirs, in
+ * the order of memory; none past the chunk. */
 static void find_rows(const struct item *t, const struct attn_view *v, const struct run *run,
                       int64_t ahead, int64_t head0, int64_t heads, int64_t n, int64_t width,
                       struct rows *rows)

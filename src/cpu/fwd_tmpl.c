@@ -70,7 +70,8 @@ INLINE vec sum_of(const struct block *t, int v)
     return vec_add(vec_load(t->l + v * VEC_N), vec_load(t->sum + v * VEC_N));
 }
 
-/* Gives lanes without a reference the largest of MR scores from j on, if they see one above -inf. */
+/* Gives lanes without a reference the largest of MR scores from j on, if they see one above
+ * -inf. */
 static NOINLINE void first_reference(struct block *t, int64_t j)
 {
     for (int v = 0; v < t->vectors; v++) {
@@ -142,9 +143,9 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
     vec_store(t->sum + v * VEC_N, lower(vec_load(t->sum + v * VEC_N), root, least));
 }
 
-/* Of MR scores from j on, which lie in t->s, lanes of vector v whose probabilities sum to too much, or
- * to what is not a number, get the largest as their reference. Returns the sums that they have then.
- * j0 is where the tile starts. */
+/* Of MR scores from j on, which lie in t->s, lanes of vector v whose probabilities sum to too much,
+ * or to what is not a number, get the largest as their reference. Returns the sums that they have
+ * then. j0 is where the tile starts. */
 static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
 {
     const vec r = vec_load(t->r + v * VEC_N);
@@ -207,8 +208,8 @@ INLINE void fetch_direct(const struct block *t, const struct place *at, int64_t 
 
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
  * registers. step: at->key_step, which may be a constant. */
-INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j, int64_t j1,
-                          int64_t step, int64_t n, int nv)
+INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
+                          int64_t j1, int64_t step, int64_t n, int nv)
 {
     bool begun = false;
     for (; j < j1; j += MR) {

@@ -22,7 +22,8 @@ enum { ATTN_TILE_KEYS = 128, ATTN_CHUNK_KEYS = 512 };
 /* Head sizes up to which no size of a tile or block overflows. */
 static const int64_t ATTN_MOST_DIM = 1 << 24;
 
-/* To which cache keys and values are asked for that are far from it; nothing, where they are few. */
+/* To which cache keys and values are asked for that are far from it; nothing, where they are
+ * few. */
 enum attn_asks { ATTN_ASKS_NOTHING, ATTN_ASKS_FIRST, ATTN_ASKS_SECOND };
 
 struct attn_unit {

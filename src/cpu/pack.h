@@ -67,8 +67,8 @@ INLINE void fetch_to_write(const elem *row, int64_t n)
         __builtin_prefetch(row + i, 1);
 }
 
-/* How many rows, n elements of each, are asked for ahead: more bytes wait for the cache's own queue,
- * less for memory. */
+/* How many rows, n elements of each, are asked for ahead: more bytes wait for the cache's own
+ * queue, less for memory. */
 INLINE int64_t rows_ahead(int64_t n)
 {
     enum { FETCH_BYTES = 2048 };

@@ -38,7 +38,8 @@ static bool wants_columns(const struct attn_problem *p)
     return p->key_sums.data || p->probs_fn;
 }
 
-static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel, int64_t nq)
+static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
+                      int64_t nq)
 {
     return nq > 0 && p->group > 0 && nq <= kernel->decode->most_rows(p) / p->group &&
            !wants_columns(p);
@@ -102,8 +103,8 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     return true;
 }
 
-/* Multiplications and additions of a call, and what else takes as long: where few rows share what is
- * read, reading a number takes as long as some sixteen of them. */
+/* Multiplications and additions of a call, and what else takes as long: where few rows share what
+ * is read, reading a number takes as long as some sixteen of them. */
 static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
 {
     const double read = 16;
@@ -118,8 +119,8 @@ static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel
     return work * (double)(p->head_dim + p->head_dim_v);
 }
 
-/* Few keys and values are in the second cache when they have been used before, and so near that to ask
- * for them takes longer than to wait. */
+/* Few keys and values are in the second cache when they have been used before, and so near that to
+ * ask for them takes longer than to wait. */
 static enum attn_asks asks_of(const struct attn_problem *p)
 {
     const double near = 1 << 19; /* bytes */

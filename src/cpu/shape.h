@@ -150,7 +150,8 @@ static void load_bias(const struct block *t, int v, int64_t key, int64_t n, vec 
     vec_transpose(row);
 }
 
-/* Products of query and key j0 .. j1 - 1 of the tile at k0 become scores, in the order of score.h. */
+/* Products of query and key j0 .. j1 - 1 of the tile at k0 become scores, in the order of
+ * score.h. */
 static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64_t j1)
 {
     const struct attn_problem *p = t->u->p;

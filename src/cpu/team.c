@@ -8,8 +8,8 @@
 
 #include "parallel.h"
 
-/* What lies in all slots stays below this, or there is one slot: many cores share few long sequences
- * rather than each packing its own. */
+/* What lies in all slots stays below this, or there is one slot: many cores share few long
+ * sequences rather than each packing its own. */
 static const size_t PACKED_LIMIT = (size_t)1 << 30;
 
 /* Multiplications and additions that are worth waking a thread for, some 20 microseconds. */
@@ -56,7 +56,8 @@ static void do_item(const struct team *team, int32_t n, int64_t item, int32_t th
     atomic_store_explicit(&slot->busy, false, memory_order_release);
 }
 
-/* Takes a unit from the slot's own share or, when that is done, from another's; -1: none is left. */
+/* Takes a unit from the slot's own share or, when that is done, from another's; -1: none is
+ * left. */
 static int64_t take_unit(const struct team *team, int32_t own)
 {
     for (int32_t i = 0; i < team->count; i++) {

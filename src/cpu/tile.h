@@ -2,7 +2,8 @@
 /*
  * Packed tiles of the forward pass. A tile holds its keys as rows of words, [room][d / PAIR], then
  * its values in panels. Rows up to the next multiple of MR are 0, and so are keys and values that
- * the mask hides. Where few rows share a tile it is not packed: that would take longer than it saves.
+ * the mask hides. Where few rows share a tile it is not packed: that would take longer than it
+ * saves.
  */
 #ifndef ATTN_CPU_TILE_H
 #define ATTN_CPU_TILE_H
@@ -18,8 +19,8 @@ static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
     return round_up(reals * (int64_t)sizeof(real), 64);
 }
 
-/* Where the words of a tile lie: key j at keys + j key_step; column c of value j, or pair of values,
- * at values + c / MR panel + j value_step + c % MR. */
+/* Where the words of a tile lie: key j at keys + j key_step; column c of value j, or pair of
+ * values, at values + c / MR panel + j value_step + c % MR. */
 struct place {
     const real *keys, *values;
     int64_t key_step, value_step, panel;
@@ -50,8 +51,9 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
     return at;
 }
 
-/* Whether a tile is used where it lies: its elements are the computing type's and near, all rows see
- * all of it, nothing asks what its values are, and groups of keys and of columns have no ends. */
+/* Whether a tile is used where it lies: its elements are the computing type's and near, all rows
+ * see all of it, nothing asks what its values are, and groups of keys and of columns have no
+ * ends. */
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;

@@ -129,8 +129,8 @@ INLINE vec probability(vec s, struct exponent c, vec r)
     return vec_exp2(exp2_argument(vec_sub(s, r), c), c);
 }
 
-/* The root of what takes sums made with reference r to one with reference `to`: sums may be as large
- * as the whole is small, so that it is multiplied in twice. */
+/* The root of what takes sums made with reference r to one with reference `to`: sums may be as
+ * large as the whole is small, so that it is multiplied in twice. */
 INLINE vec root_factor(vec r, struct exponent c, vec to)
 {
     return vec_exp2(exp2_argument(vec_mul(vec_sub(r, to), vec_set((real)0.5)), c), c);
@@ -142,13 +142,13 @@ INLINE vec unless_small(vec a, vec least)
     return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
 }
 
-/* What, multiplied in twice, takes the largest probabilities that there are, RAISE_ABOVE, and sums of
- * 2^16 of them to where they do not show beside 1. */
+/* What, multiplied in twice, takes the largest probabilities that there are, RAISE_ABOVE, and sums
+ * of 2^16 of them to where they do not show beside 1. */
 static const real OUT_OF_SIGHT = REAL_BITS == 32 ? (real)0x1p-50 : (real)0x1p-65;
 
-/* The size of sums that `root`, multiplied in twice, makes denormal. They count as 0, for the sake of
- * speed, if the reference is raised by so much that no probability so far shows beside the new ones;
- * 0 for references raised by less. */
+/* The size of sums that `root`, multiplied in twice, makes denormal. They count as 0, for the sake
+ * of speed, if the reference is raised by so much that no probability so far shows beside the new
+ * ones; 0 for references raised by less. */
 INLINE vec least_kept(vec root)
 {
     const vec least = vec_div(vec_div(vec_set(LEAST_NORMAL), root), root);

@@ -58,8 +58,8 @@
 #endif
 #define PRAGMA(text) _Pragma(#text)
 
-/* Where 2^x counts as 0: powers are never denormal, with which processors may take a hundred times as
- * long. */
+/* Where 2^x counts as 0: powers are never denormal, with which processors may take a hundred times
+ * as long. */
 #if REAL_BITS == 32
 #define EXP2_LOW (-126)
 #define LEAST_NORMAL 0x1p-126f
@@ -100,15 +100,15 @@ INLINE struct exponent exponent_of(double scale)
     return e;
 }
 
-/* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is; only
- * where there is a vec_power it is needed. */
+/* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is;
+ * only where there is a vec_power it is needed. */
 INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
 
-/* 2^(x c.by), and 0 from c.low down, or, where there is a vec_power, one power above: 2^n, n a multiple
- * of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in one rounding, so that
- * the error does not grow with it. NaN stays; -inf gives NaN where there is a vec_power, else 0. The
- * polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1: to 2^-28 for f32, so that
- * their roundings are all that is left, and 2^-55.9 for f64. */
+/* 2^(x c.by), and 0 from c.low down, or, where there is a vec_power, one power above: 2^n, n a
+ * multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in one
+ * rounding, so that the error does not grow with it. NaN stays; -inf gives NaN where there is a
+ * vec_power, else 0. The polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1:
+ * to 2^-28 for f32, so that their roundings are all that is left, and 2^-55.9 for f64. */
 INLINE vec vec_exp2(vec x, struct exponent c)
 {
     const vec by = vec_set(c.by);
@@ -151,8 +151,8 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 #endif
 }
 
-/* tanh x = E / (E + 2), E = e^(2 |x|) - 1 with the sign of x. E is 2^n e + (2^n - 1), e = e^r - 1 by
- * its series in the rest r of 2 |x| to n ln 2, so that it is as exact near 0 as anywhere. */
+/* tanh x = E / (E + 2), E = e^(2 |x|) - 1 with the sign of x. E is 2^n e + (2^n - 1), e = e^r - 1
+ * by its series in the rest r of 2 |x| to n ln 2, so that it is as exact near 0 as anywhere. */
 INLINE vec vec_tanh(vec x)
 {
 #if REAL_BITS == 32

@@ -33,8 +33,8 @@ struct lists {
     bool placing;
 };
 
-/* Items first, first + step, ... of a sequence, counted from its end, as rows at the end of a causal
- * mask see most. Those of a class stay together: they share the sequence's keys. */
+/* Items first, first + step, ... of a sequence, counted from its end, as rows at the end of a
+ * causal mask see most. Those of a class stay together: they share the sequence's keys. */
 DEVICE void put_items(const struct lists *l, const struct attn_sequence *s,
                       const struct share::cut *c, int64_t first, int64_t step)
 {
@@ -135,9 +135,9 @@ template <class real> DEVICE real warp_sum(real x)
     return x;
 }
 
-/* A row from its parts, `count` of them, a warp's lanes sharing them out: from each part of its keys
- * the largest score, the sum of weights and the weighted sums of values, divided by unit_of() that
- * sum. */
+/* A row from its parts, `count` of them, a warp's lanes sharing them out: from each part of its
+ * keys the largest score, the sum of weights and the weighted sums of values, divided by unit_of()
+ * that sum. */
 template <class T>
 DEVICE void combine_row(const struct attn_sequence *s, const struct row::row *r,
                         const typename T::real *parts, int64_t stride, int count)
@@ -180,7 +180,8 @@ DEVICE void combine_row(const struct attn_sequence *s, const struct row::row *r,
     row::put_lse<T>(s, r, o.lse);
 }
 
-/* Rows of a sequence and key/value head by as many blocks as there are for each, a warp to a row. */
+/* Rows of a sequence and key/value head by as many blocks as there are for each, a warp to a
+ * row. */
 template <class T> KERNEL combine(GRID_CONSTANT const struct attn_cuda_args a)
 {
     enum { COMBINE_WARPS = 4 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the threads of a block of fwd_sm90.h have in common: sizes, jobs, the order of tiles, stages.
- */
+/* What the threads of a block of fwd_sm90.h have in common: sizes, jobs, the order of tiles,
+ * stages. */
 #ifndef ATTN_CUDA_BLOCK_SM90_H
 #define ATTN_CUDA_BLOCK_SM90_H
 

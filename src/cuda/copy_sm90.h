@@ -37,7 +37,8 @@ DEVICE void fill_queries(const struct attn_cuda_args &a, struct block<S> *b,
         dev::mbarrier_arrive(&b->queries);
 }
 
-/* Whether the key mask hides some of keys k0 .. k0 + S::KEYS - 1, which are all there; by a warp. */
+/* Whether the key mask hides some of keys k0 .. k0 + S::KEYS - 1, which are all there; by a
+ * warp. */
 template <class S> DEVICE bool hides_some(const struct fwd::work<S> *w, int64_t k0)
 {
     bool hides = false;
@@ -46,8 +47,8 @@ template <class S> DEVICE bool hides_some(const struct fwd::work<S> *w, int64_t 
     return dev::ballot(hides) != 0;
 }
 
-/* Whether a bulk copy can bring keys or values k0 .. k0 + S::KEYS - 1; by a warp. Values that a mask
- * hides may be anything, and are to be 0. */
+/* Whether a bulk copy can bring keys or values k0 .. k0 + S::KEYS - 1; by a warp. Values that a
+ * mask hides may be anything, and are to be 0. */
 template <class S, int KIND>
 DEVICE bool is_bulk(const struct attn_cuda_args &a, const struct fwd::work<S> *w, int pass,
                     int64_t k0)

@@ -3,11 +3,11 @@
  * Between the host side and the kernels: which kernels compute a problem, how large their grids are
  * and what they are called with. Compiles as C11 and as CUDA.
  *
- * A sequence's rows are its pairs of a query and a head of the group, as on the CPU. It takes one of
- * two forms, by its number of rows: the short one is for decoding, a few rows whose keys are shared
- * out among the warps of a block; the tall one is for all else. Where a sequence has few rows its
- * keys are split over blocks as well, and a last kernel combines their partial results. Form and
- * splits follow the sequence's own lengths.
+ * A sequence's rows are its pairs of a query and a head of the group, as on the CPU. It takes one
+ * of two forms, by its number of rows: the short one is for decoding, a few rows whose keys are
+ * shared out among the warps of a block; the tall one is for all else. Where a sequence has few
+ * rows its keys are split over blocks as well, and a last kernel combines their partial results.
+ * Form and splits follow the sequence's own lengths.
  */
 #ifndef ATTN_CUDA_FORWARD_H
 #define ATTN_CUDA_FORWARD_H
@@ -50,8 +50,8 @@ struct attn_cuda_form {
 };
 
 /* Tensors as bulk copies take them, axes (column, head, token, sequence), in boxes of a panel of
- * columns and a tile of keys, or of rows: queries and the heads of a group. Not `given`: they do not
- * lie as a map needs it. */
+ * columns and a tile of keys, or of rows: queries and the heads of a group. Not `given`: they do
+ * not lie as a map needs it. */
 enum { ATTN_CUDA_KEYS, ATTN_CUDA_VALUES, ATTN_CUDA_QUERIES, ATTN_CUDA_MAPS };
 struct attn_cuda_boxes {
     struct attn_cuda_tensor_map map[ATTN_CUDA_MAPS];
@@ -109,8 +109,8 @@ struct attn_cuda_forward {
 };
 
 /* The pair for a problem on a device of a capability (90: 9.0) that gives a block `shared` bytes at
- * most (99 KB on sm_86, 163 on sm_80, 227 on sm_90); null if there is none. Every device since sm_80
- * has one for all types and head sizes. */
+ * most (99 KB on sm_86, 163 on sm_80, 227 on sm_90); null if there is none. Every device since
+ * sm_80 has one for all types and head sizes. */
 const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int32_t capability,
                                             int64_t shared);
 

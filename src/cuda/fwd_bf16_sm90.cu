@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The forward kernel of sm_90a for bf16: the head sizes and tiles that there are, those that compute
- * least first. */
+/* The forward kernel of sm_90a for bf16: the head sizes and tiles that there are, those that
+ * compute least first. */
 #include "cuda/fwd_sm90.h"
 
 namespace fwd_bf16_sm90 {

@@ -5,14 +5,14 @@
  *
  * A block has warpgroups that compute, GROUPS of them with 64 rows each, and one that copies. It
  * takes an item of the list and a head, a job, after another until there are no more (or, of large
- * heads, one); which block takes which is left to chance, and no result depends on it. While a job's
- * results are put down the copies of the next one begin.
+ * heads, one); which block takes which is left to chance, and no result depends on it. While a
+ * job's results are put down the copies of the next one begin.
  *
- * Tiles of keys and values come by turns through STAGES stages each. A stage is `full` once its copy
- * has landed, and `empty` again once all warps that compute have told so. Most copies are bulk
+ * Tiles of keys and values come by turns through STAGES stages each. A stage is `full` once its
+ * copy has landed, and `empty` again once all warps that compute have told so. Most copies are bulk
  * copies; what those cannot bring is put by the threads that copy, to the same places: tiles across
- * the end of a sequence, pages, tensors that a map cannot hold, and values that have to be looked at
- * in later passes. So results do not depend on how a tensor lies.
+ * the end of a sequence, pages, tensors that a map cannot hold, and values that have to be looked
+ * at in later passes. So results do not depend on how a tensor lies.
  *
  * Tiles lie as products take them: in panels of 64 columns, or of 32 where a head is no multiple of
  * that, rows of 128 or 64 bytes with their 16-byte chunks swizzled, one panel after the other.
@@ -31,10 +31,10 @@ namespace fwd_sm90 {
 /* ---- Weights of products -------------------------------------------------------------------- */
 
 /*
- * Where a score is the product and a scale, from no less than 2^-100 to 1, that scale and the one of
- * the power of two are one factor, `unit`, and an exponent is one operation: 2^(s unit - most unit).
- * What is subtracted has been rounded, alike for all of a row, which is less than 2^-15 where it is
- * less than FAR. Rows beyond take the difference of products first.
+ * Where a score is the product and a scale, from no less than 2^-100 to 1, that scale and the one
+ * of the power of two are one factor, `unit`, and an exponent is one operation: 2^(s unit - most
+ * unit). What is subtracted has been rounded, alike for all of a row, which is less than 2^-15
+ * where it is less than FAR. Rows beyond take the difference of products first.
  */
 #define LOG2_E 1.4426950408889634
 #define FAR 1024.0f
@@ -241,9 +241,9 @@ DEVICE void pass_turn(int group, bool last)
         dev::arrive(TURN_BARRIER + 1 - group, COMPUTING);
 }
 
-/* n tiles, at least one, that all rows see whole and of which nothing is asked but the product: keys
- * are multiplied a tile ahead of values, and the softmax between them goes on beside the values'
- * product. */
+/* n tiles, at least one, that all rows see whole and of which nothing is asked but the product:
+ * keys are multiplied a tile ahead of values, and the softmax between them goes on beside the
+ * values' product. */
 template <class S>
 DEVICE void attend_whole(const struct view<S> *v, int n, bool by_turns, float (*out)[4],
                          struct fwd::state<S> *r)

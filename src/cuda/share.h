@@ -75,8 +75,8 @@ struct place {
 
 /* The next of them for blocks that take one after another: heads whose keys a cache holds together,
  * item by item; then the next heads. They are no more than a grid may have blocks, so that an int
- * counts them. A block's first one is that of its own number. An item beyond the list: there is none
- * left. */
+ * counts them. A block's first one is that of its own number. An item beyond the list: there is
+ * none left. */
 DEVICE struct place take_place(const struct attn_cuda_args *a, const struct attn_cuda_form *f,
                                bool first)
 {
