@@ -53,18 +53,21 @@ static void test_sizes(void)
         for (int64_t d = 1; d <= MOST_D; d++) {
             const char *const half[] = {"mma bf16 d64", "mma bf16 d128", "mma bf16 d256",
                                         "mma bf16"};
-            const char *const best[] = {"wgmma bf16 d64", "wgmma bf16 d128", "wgmma bf16 d192",
-                                        "wgmma bf16 d256", "mma bf16"};
+            const char *const best[] = {"wgmma bf16 d64",  "wgmma bf16 d96",  "wgmma bf16 d128",
+                                        "wgmma bf16 d192", "wgmma bf16 d256", "mma bf16"};
             const char *const single[] = {"fma f32 d64", "fma f32 d128",
                                           little ? "fma f32" : "fma f32 d256", "fma f32"};
             const char *const twice[] = {"mma f64 d64", little ? "mma f64" : "mma f64 d128",
                                          "mma f64"};
             const int at = d <= 64 ? 0 : d <= 128 ? 1 : d <= 256 ? 2 : 3;
-            const int at90 = d <= 64 ? 0 : d <= 128 ? 1 : d <= 192 ? 2 : d <= 256 ? 3 : 4;
+            const int at90 =
+                d <= 64 ? 0 : d <= 96 ? 1 : d <= 128 ? 2 : d <= 192 ? 3 : d <= 256 ? 4 : 5;
             expect_kernel(gpu, ATTN_BF16, d, d, wgmma ? best[at90] : half[at]);
             expect_kernel(gpu, ATTN_F32, d, d, single[at]);
             expect_kernel(gpu, ATTN_F64, d, d, twice[at < 2 ? at : 2]);
         }
+        expect_kernel(gpu, ATTN_BF16, 97, 64, wgmma ? "wgmma bf16 d128 dv64" : "mma bf16 d128");
+        expect_kernel(gpu, ATTN_F16, 192, 128, wgmma ? "wgmma f16 d192 dv128" : "mma f16 d256");
         expect_kernel(gpu, ATTN_F16, 40, 200, wgmma ? "wgmma f16 d256" : "mma f16 d256");
         expect_kernel(gpu, ATTN_F16, 200, 40, wgmma ? "wgmma f16 d256" : "mma f16 d256");
         expect_kernel(gpu, ATTN_F32, 64, 65, "fma f32 d128");
