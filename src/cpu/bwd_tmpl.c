@@ -380,15 +380,33 @@ INLINE void differentiate(const struct block *t, const struct ready *ready, vec 
     }
 }
 
+/* Of keys j0 .. j1 - 1, from the values. */
 INLINE void differentiate_keys(const struct block *t, const struct ready *ready, const real *dout_t,
-                               const real *values, real *p, real *ds, int64_t j0, int64_t j1,
+                               const real *values, real *p, real *ds, struct attn_range j,
                                int64_t n, const real *next, real least, bool negative, bool plain)
 {
-    for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
+    values += j.lo * n;
+    for (; j.lo < j.hi; j.lo += MR, values += MR * n, next += MR * n) {
         vec g[MR][NV];
-        dot_keys(dout_t, g, values + j * n, n, n, next, NV);
-        differentiate(t, ready, g, p, ds, j, least, negative, plain);
+        dot_keys(dout_t, g, values, n, n, next, NV);
+        differentiate(t, ready, g, p, ds, j.lo, least, negative, plain);
     }
+}
+
+/* What is asked for less often, in functions, as compilers take long over each copy. */
+static NOINLINE void differentiate_any(const struct block *t, const struct ready *ready,
+                                       const real *dout_t, const real *values, real *p, real *ds,
+                                       struct attn_range j, const real *next, real least,
+                                       bool negative)
+{
+    differentiate_keys(t, ready, dout_t, values, p, ds, j, t->u->p->head_dim_v, next, least,
+                       negative, false);
+}
+
+static NOINLINE void store_any(struct block *t, const real *keys, struct attn_range j,
+                               const real *next)
+{
+    store_products(t->s, t->qt, keys, j.lo, j.hi, t->d, t->d, next, NV);
 }
 
 /* Block m of the strip, where it has to do with the tile; w->part says with which keys. Its weights
@@ -422,7 +440,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
     if (whole && finite && !t->shaped) {
         weigh_products(t, ready, w->k, at_p, j0, j1, d, dout_t);
     } else {
-        store_products(t->s, t->qt, w->k, j0, j1, d, d, dout_t, NV);
+        store_any(t, w->k, w->part[m], dout_t);
         if (t->shaped)
             shape_scores(t, w->k0, j0, j1);
         if (!whole) {
@@ -438,10 +456,9 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
         draw_kept(t, w->k0, j0, j1);
     const real least = through ? LEAST_NORMAL : 0; /* else no products follow, which take longer */
     if (p->dropout.on || t->capped || negative)
-        differentiate_keys(t, ready, dout_t, w->v, at_p, at_ds, j0, j1, dv, next, least, negative,
-                           false);
+        differentiate_any(t, ready, dout_t, w->v, at_p, at_ds, w->part[m], next, least, negative);
     else
-        differentiate_keys(t, ready, dout_t, w->v, at_p, at_ds, j0, j1, dv, next, least, false,
+        differentiate_keys(t, ready, dout_t, w->v, at_p, at_ds, w->part[m], dv, next, least, false,
                            true);
 }
 
