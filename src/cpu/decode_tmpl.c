@@ -22,7 +22,7 @@ enum { ROWS = 16 };                           /* of a unit at most */
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS / MOST_RB + 2 };
-enum { RUN = 64 };                            /* keys of a run, at most; a multiple of VEC_N */
+enum { RUN = 128 };                           /* keys of a run, at most; a multiple of VEC_N */
 
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
@@ -198,7 +198,9 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
         UNROLL for (int n = 0; n < keys; n++)
             fetch(t, ahead + n * apart + c * PAIR, PAIR * VEC_N * (int64_t)sizeof(elem));
     UNROLL for (int n = 0; n < keys; n++) {
-        const vec key = words_at(k[n], c, d);
+        vec key = words_at(k[n], c, d);
+        if (rb > 1)
+            vec_keep(&key);
         UNROLL for (int r = 0; r < rb; r++)
             s[r * kb + n] = vec_mac(key, row[r], s[r * kb + n]);
     }
@@ -295,12 +297,18 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
         vec value[4];
         UNROLL for (int i = 0; i < vectors; i++)
             value[i] = values_at(v, c + i * VEC_N, dv);
+        if (rb > 1)
+            UNROLL for (int i = 0; i < vectors; i++)
+                vec_keep(&value[i]);
         if (run->v.next)
             fetch(t, run->v.next + n * run->v.apart + c,
                   vectors * VEC_N * (int64_t)sizeof(elem));
-        UNROLL for (int i = 0; i < rb * vectors; i++)
-            sum[i] = vec_fma(vec_set(weight[i / vectors * (int64_t)kb]), value[i % vectors],
-                             sum[i]);
+        UNROLL for (int r = 0; r < rb; r++) {
+            vec w = vec_set(weight[r * (int64_t)kb]);
+            vec_keep(&w);
+            UNROLL for (int i = 0; i < vectors; i++)
+                sum[r * vectors + i] = vec_fma(w, value[i], sum[r * vectors + i]);
+        }
     }
     UNROLL for (int i = 0; i < rb * vectors; i++)
         vec_store(o + i / vectors * t->value_room + c + i % vectors * VEC_N, sum[i]);
@@ -518,7 +526,9 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
     const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
-    const int64_t keys = min64(RUN, round_up(1 + NEAR / token, VEC_N));
+    /* Keys stay near for the next group, or where memory is asked for beside them. */
+    const bool again = t->groups > 1 || t->u->asks != ATTN_ASKS_NOTHING;
+    const int64_t keys = again ? min64(RUN, round_up(1 + NEAR / token, VEC_N)) : RUN;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
     struct run run;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
