@@ -108,7 +108,8 @@ INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.lo
  * multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in one
  * rounding, so that the error does not grow with it. NaN stays; -inf gives NaN where there is a
  * vec_power, else 0. The polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1:
- * to 2^-28 for f32, so that their roundings are all that is left, and 2^-55.9 for f64. */
+ * to 2^-28 for f32, and with a vec_power to 2^-24.1, less than the result's own rounding; to 2^-55.9
+ * for f64. */
 INLINE vec vec_exp2(vec x, struct exponent c)
 {
     const vec by = vec_set(c.by);
@@ -116,9 +117,9 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 #if REAL_BITS == 32
     enum { DIGITS = 23 };
 #if EXP2_BITS >= 5
-    static const real poly[] = {0x1.62e43p-1f, 0x1.ebfcep-3f, 0x1.c6a03cp-5f};
+    static const real poly[] = {0x1.62e584p-1f, 0x1.ebfbdep-3f};
 #else
-    static const real poly[] = {0x1.62e43p-1f, 0x1.ebfbep-3f, 0x1.c6b8b6p-5f, 0x1.3b2a72p-7f};
+    static const real poly[] = {0x1.62e432p-1f, 0x1.ec0c36p-3f, 0x1.c6ap-5f};
 #endif
 #else
     enum { DIGITS = 52 };
