@@ -166,9 +166,10 @@ static void head_init(const struct item *t, const struct head *h)
             vec_store(h->q + r * t->word_room + c, negative ? word_negate(q) : q);
         }
     }
-    for (int64_t i = 0; i < t->groups * VEC_N; i++) {
-        h->r[i] = -INFINITY; /* makes every probability too large, or NaN */
-        h->l[i] = h->lost[i] = 0;
+    for (int64_t i = 0; i < t->groups * VEC_N; i += VEC_N) {
+        vec_store(h->r + i, vec_set(-INFINITY)); /* makes every probability too large, or NaN */
+        vec_store(h->l + i, vec_zero());
+        vec_store(h->lost + i, vec_zero());
     }
     memset(h->o, 0, (size_t)(t->rows * t->value_room) * sizeof(real));
 }
@@ -239,6 +240,21 @@ static real look(const struct group *g, const real *score, const real *p, int64_
     return most;
 }
 
+/* Multiplies what was made with the old reference of row i of a group, the n-th, by root, twice. */
+static void rescale(const struct item *t, const struct head *h, int64_t n, int64_t i, vec root)
+{
+    const struct group *const g = &t->group[n];
+    const vec least = least_kept(root);
+    const real by = vec_first(root);
+    real *o = h->o + (g->first + i) * t->value_room;
+    for (int64_t c = 0; c < t->value_room; c += VEC_N)
+        vec_store(o + c, lower(vec_load(o + c), root, least));
+    for (int64_t at = n * VEC_N + i * g->kb; at < n * VEC_N + (i + 1) * g->kb; at++) {
+        h->l[at] = h->l[at] * by * by;
+        h->lost[at] = h->lost[at] * by * by;
+    }
+}
+
 /* Sets the references of rows that have none or whose probabilities are too large, rescales what
  * was made with the old ones, and returns the probabilities. */
 static NOINLINE vec raise_references(const struct item *t, const struct head *h, int64_t n, vec s)
@@ -253,19 +269,10 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
         const real most = look(g, score, p, i, r[lane] < 0 ? RAISE_NEGATIVE : RAISE_ABOVE, &fits);
         if (fits || most == -INFINITY || most <= r[lane])
             continue;
-        const vec by = r[lane] == -INFINITY
-                           ? vec_set(1)
-                           : root_factor(vec_set(r[lane]), t->scale, vec_set(most));
-        const vec least = least_kept(by);
-        const real root = vec_first(by);
-        real *o = h->o + (g->first + i) * t->value_room;
-        for (int64_t c = 0; c < t->value_room; c += VEC_N)
-            vec_store(o + c, lower(vec_load(o + c), by, least));
-        for (int64_t at = lane; at < lane + g->kb; at++) {
+        if (r[lane] > -(real)INFINITY)
+            rescale(t, h, n, i, root_factor(vec_set(r[lane]), t->scale, vec_set(most)));
+        for (int64_t at = lane; at < lane + g->kb; at++)
             r[at] = most;
-            h->l[n * VEC_N + at] = h->l[n * VEC_N + at] * root * root;
-            h->lost[n * VEC_N + at] = h->lost[n * VEC_N + at] * root * root;
-        }
     }
     /* A row still without a reference sees only -inf. */
     return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(),
