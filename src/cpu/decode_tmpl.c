@@ -22,7 +22,7 @@ enum { ROWS = 16 };                           /* of a unit at most */
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS / MOST_RB + 2 };
-enum { RUN = 128 };                           /* keys of a run, at most; a multiple of VEC_N */
+enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
 
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
