@@ -2,7 +2,8 @@
 /*
  * Memory: every allocation fails once; what is released is what was taken; what workspaces hold at
  * first changes nothing; no memory is taken behind the allocator's back; one long sequence fits in
- * little memory on the cpu backend, and is refused under a limit by the eager one.
+ * little memory on the cpu backend, and is refused under a limit by the eager one; a few queries
+ * stay within the workspace that was told.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
  * --------------------------------------------------------------------------------------------- */
 
 /* ON_STACK: workspaces of up to so many bytes need not be allocated. */
-enum { MOST_LIVE = 8, GUARD = 64, ON_STACK = 65536 };
+enum { MOST_LIVE = 8, GUARD = 256, ON_STACK = 65536 };
 
 struct watch {
     int64_t calls, fail_at; /* fail_at: the call, counted from 1, that gets nothing; 0: none */
@@ -419,6 +420,63 @@ static void test_huge_group(attn_dtype type)
     attn_context_destroy(c);
 }
 
+/* ------------------------------------------------------------------------------------------------
+ * Few queries
+ * --------------------------------------------------------------------------------------------- */
+
+enum { FEW = 16, FEW_KEYS = 3, FEW_HEADS = 3, FEW_WIDTH = 32 };
+
+/* FEW sequences at most, of `most` queries down to 1, in a workspace of just the size that is told:
+ * fewer rows of a small head may take more of it than the most rows of the call. */
+static void few_queries(attn_context *c, struct watch *w, attn_dtype type, int64_t width,
+                        int32_t most, double *zeros, double *out)
+{
+    int32_t starts[FEW + 1] = {0};
+    attn_desc d = attn_desc_init();
+    size_t bytes = 0;
+    for (int32_t n = 0; n < most; n++)
+        starts[n + 1] = starts[n] + most - n;
+    d.batch = most;
+    d.heads_q = FEW_HEADS;
+    d.head_dim = width;
+    d.query.layout = ATTN_PACKED;
+    d.query.tokens = starts[most];
+    d.query.cu_seqlens.data = starts;
+    d.key.seqlen = FEW_KEYS;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = type;
+    d.q.data = d.k.data = d.v.data = zeros;
+    d.out.data = out;
+    attn_status s = attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+    d.workspace = watch_alloc(w, bytes, 64);
+    d.workspace_bytes = bytes;
+    s = s == ATTN_OK ? attn_forward(c, &d) : s;
+    EXPECT(s == ATTN_OK, "%s, up to %d queries: %s", name, (int)most, attn_last_message(c));
+    watch_release(w, d.workspace, bytes);
+}
+
+static void test_few_queries(const char *isa)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
+    enum { ROOM = FEW * (FEW + 1) / 2 * FEW_HEADS * FEW_WIDTH };
+    double *zeros = test_alloc(ROOM * sizeof *zeros), *out = test_alloc(ROOM * sizeof *out);
+    attn_options o = attn_options_init();
+    attn_context *c = NULL;
+    o.backend = ATTN_BACKEND_CPU;
+    o.isa = isa;
+    o.threads = 1;
+    EXPECT(attn_context_create(&c, &o) == ATTN_OK, "%s: no context", isa);
+    for (size_t n = 0; c && n < sizeof types / sizeof types[0]; n++) {
+        struct watch w = {.fill = 0xff};
+        for (int64_t width = 1; width <= FEW_WIDTH; width *= 2)
+            for (int32_t most = 2; most <= FEW; most++)
+                few_queries(c, &w, types[n], width, most, zeros, out);
+        expect_clean(&w, "few queries");
+    }
+    attn_context_destroy(c);
+    free(zeros);
+    free(out);
+}
+
 int main(int argc, char **argv)
 {
     const bool lengthy = argc > 1 && strcmp(argv[1], "--long") == 0;
@@ -433,5 +491,9 @@ int main(int argc, char **argv)
     test_huge_group(ATTN_F32);
     test_huge_group(ATTN_F64);
     free(memory);
+    int32_t usable;
+    for (int32_t n = 0; (name = attn_isa_name(n, &usable)) != NULL; n++)
+        if (usable)
+            test_few_queries(name);
     return report_end();
 }
