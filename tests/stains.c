@@ -160,7 +160,7 @@ void stain_drawn(const struct options *o, const struct problem *p, const struct 
  * are scaled see far_keys(). */
 enum rule { BY_BAND, BY_MASK, BY_BIAS, BY_DROPOUT, BY_SCORE, RULES };
 
-static double *drawn(attn_dtype type, int64_t n, struct rng *r)
+double *stain_numbers(attn_dtype type, int64_t n, struct rng *r)
 {
     double *x = test_alloc((size_t)n * sizeof *x);
 
@@ -192,11 +192,11 @@ static struct truth_seq fixed(enum rule rule, attn_dtype type, struct rng *r)
                           .scale = -0.4};
     const int64_t rows = s.hq * s.nq;
 
-    s.q = drawn(type, rows * s.d, r);
-    s.kt = drawn(type, s.d * s.nk, r);
-    s.v = drawn(type, s.nk * s.dv, r);
-    s.dout = drawn(type, rows * s.dv, r);
-    s.dlse = drawn(element_computing(type), rows, r);
+    s.q = stain_numbers(type, rows * s.d, r);
+    s.kt = stain_numbers(type, s.d * s.nk, r);
+    s.v = stain_numbers(type, s.nk * s.dv, r);
+    s.dout = stain_numbers(type, rows * s.dv, r);
+    s.dlse = stain_numbers(element_computing(type), rows, r);
     s.out = test_alloc((size_t)(rows * s.dv) * sizeof *s.out);
     s.lse = test_alloc((size_t)rows * sizeof *s.lse);
     if (rule == BY_BAND) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "gen.h"
+#include "memory.h"
 #include "report.h"
 #include "run.h"
 #include "sequences.h"
@@ -202,6 +203,37 @@ static void check_seed(const struct options *o, uint64_t seed, struct target *ta
     problem_free(&p);
 }
 
+/* Values under NaN in one key that some rows do not see, or none: for few rows and for many. */
+static void check_fixed(const struct options *o, struct target *targets, int count)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_BF16};
+    static const int64_t queries[] = {1, 40};
+    enum { CASES = 12, KEYS = 133, RUN = 16 };
+
+    for (uint64_t n = 0; n < CASES; n++) {
+        const bool masked = n & 1; /* every second run of keys is hidden; else there is a window */
+        const struct spot x = {.in_v = true, .j = masked ? RUN + 5 : KEYS - 46}; /* odd */
+        struct rng r = rng_seeded(n);
+        struct batch b = {.count = 1};
+        struct truth_seq *s = &b.seq[0];
+        *s = (struct truth_seq){.dtype = types[n / 4], .nq = queries[n / 2 % 2], .nk = KEYS,
+                                .hq = 2, .hkv = 1, .d = 16, .dv = 8};
+        s->q = stain_numbers(s->dtype, s->hq * s->nq * s->d, &r);
+        s->kt = stain_numbers(s->dtype, s->d * s->nk, &r);
+        s->v = stain_numbers(s->dtype, s->nk * s->dv, &r);
+        s->key_mask = masked ? test_alloc(KEYS) : NULL;
+        for (int64_t j = 0; masked && j < KEYS; j++)
+            s->key_mask[j] = j / RUN % 2 == 0;
+        s->causal = s->window = !masked;
+        s->align = ATTN_BOTTOM_RIGHT;
+        s->left = 25;
+        for (int t = 0; t < count; t++)
+            if (targets[t].exact)
+                check_spot(o, &b, &x, n, &targets[t]);
+        batch_free(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct options o = options_parse(argc, argv, "poison", 300);
@@ -214,6 +246,7 @@ int main(int argc, char **argv)
     for (int64_t n = 0; n < (o.count + 3) / 4; n++)
         check_backward(&o, o.seed + (uint64_t)n, targets, count);
     stain_fixed(&o, targets, count);
+    check_fixed(&o, targets, count);
     targets_close(targets, count);
     return report_end();
 }
