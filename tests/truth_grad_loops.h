@@ -40,13 +40,21 @@ static void LOOPS(sums_add)(struct LOOPS(sums) *x, int64_t key, REAL weight, con
         at[c] = LOOPS(add_product)(weight, y[c], at[c], style);
 }
 
+/* A gradient as its type keeps it. One that is too large for the type stays the number that it is,
+ * which tells how far off it is. */
+static long double LOOPS(result)(long double x, attn_dtype kept)
+{
+    const REAL y = LOOPS(rounded)((REAL)x, kept);
+    return isfinite(x) && isinf(y) ? x : y;
+}
+
 static void LOOPS(sums_take)(struct LOOPS(sums) *x, long double scale, attn_dtype kept,
                              long double *out)
 {
     LOOPS(end_parts)(x->all, x->part, 0, x->count, 1);
     for (int64_t n = 0; n < x->count; n++) {
         const int64_t key = n / x->width;
-        const long double y = LOOPS(rounded)((REAL)(x->all[n] * scale), kept);
+        const long double y = LOOPS(result)(x->all[n] * scale, kept);
         out[n] = x->seen[key] || x->open[key] ? marked(0, y, x->open[key]) : TRUTH_NONE;
     }
 }
@@ -271,8 +279,7 @@ static void LOOPS(back_row)(const struct truth_seq *t, const struct how *how,
     }
     const bool open = !LOOPS(any_score)(w) && !isfinite(sum);
     for (int64_t c = 0; c < d; c++)
-        g->dq[at * d + c] =
-            marked(0, LOOPS(rounded)((REAL)(m->dq[d + c] * m->sum_scale), how->kept), open);
+        g->dq[at * d + c] = marked(0, LOOPS(result)(m->dq[d + c] * m->sum_scale, how->kept), open);
     if (g->dsink)
         LOOPS(sink_row)(how, w, sum, &g->dsink[h]);
 }
