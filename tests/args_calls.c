@@ -6,6 +6,7 @@
 
 #include "args.h"
 #include "args_more.h"
+#include "context.h"
 #include "expect.h"
 
 static void test_nulls(attn_context *c)

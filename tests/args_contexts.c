@@ -1,25 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Options, environment variables, and the backend that they choose. */
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "args.h"
 #include "args_more.h"
+#include "context.h"
 #include "expect.h"
-
-attn_context *context_of(attn_backend backend)
-{
-    attn_options o = attn_options_init();
-    attn_context *c;
-    o.backend = backend;
-    if (attn_context_create(&c, &o) != ATTN_OK) {
-        printf("no context: %s\n", attn_last_message(NULL));
-        exit(1);
-    }
-    return c;
-}
 
 /* The backend that serves a plain call on a context; -1 for none. */
 static int serving(attn_context *c)

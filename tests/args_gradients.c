@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "args_more.h"
+#include "context.h"
 #include "expect.h"
 
 #define DLSE SET_PTR(dlse.data, buf.probs)

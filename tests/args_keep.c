@@ -4,6 +4,7 @@
 
 #include "args.h"
 #include "args_more.h"
+#include "context.h"
 #include "expect.h"
 
 /* A mask, mostly in the room of the probabilities, and changes of the descriptor. */

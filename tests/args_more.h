@@ -8,9 +8,6 @@
 
 #include "attn/attn.h"
 
-/* A context with a backend, all else default; ends the program where there is none. */
-attn_context *context_of(attn_backend backend);
-
 bool eager_built(void);
 
 /* What explain says of the cuda backend and a plain call: it may be built in, with a device or

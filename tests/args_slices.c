@@ -6,6 +6,7 @@
 
 #include "args.h"
 #include "args_more.h"
+#include "context.h"
 #include "expect.h"
 
 /* One buffer for q, k, v and out; the places, in elements, of head 0 of token 0 of each. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "device_call.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "context.h"
 #include "emulator/runtime.h"
 #include "expect.h"
 
@@ -53,16 +53,6 @@ attn_desc call_desc(void)
     return d;
 }
 
-attn_context *call_context(attn_backend backend)
-{
-    attn_options o = attn_options_init();
-    attn_context *c = NULL;
-    o.backend = backend;
-    if (attn_context_create(&c, &o) != ATTN_OK)
-        exit(1);
-    return c;
-}
-
 void call_move(int n, int managed) { emulated_own(&now, sizeof now, n, managed); }
 
 void call_expect(void)
@@ -82,7 +72,7 @@ bool call_untouched(void) { return memcmp(&now, &before, sizeof now) == 0; }
 void call_expect_refused(const char *what, attn_backend backend, const attn_desc *d,
                          attn_status status, const char *word)
 {
-    attn_context *c = call_context(backend);
+    attn_context *c = context_of(backend);
     const attn_status got = attn_forward(c, d);
     EXPECT(got == status && strstr(attn_last_message(c), word),
            "%s: %s, \"%s\"; expected %s and %s", what, attn_status_name(got), attn_last_message(c),
@@ -93,7 +83,7 @@ void call_expect_refused(const char *what, attn_backend backend, const attn_desc
 
 void call_expect_result(const char *what, attn_backend backend, const attn_desc *d)
 {
-    attn_context *c = call_context(backend);
+    attn_context *c = context_of(backend);
     call_fill();
     const attn_status got = attn_forward(c, d);
     const cudaError_t error = cudaStreamSynchronize(NULL);
@@ -109,7 +99,7 @@ void call_expect_result(const char *what, attn_backend backend, const attn_desc 
 int call_serving(attn_backend backend, const attn_desc *d)
 {
     attn_explanation e = attn_explanation_init();
-    attn_context *c = call_context(backend);
+    attn_context *c = context_of(backend);
     const attn_status status = attn_explain(c, d, ATTN_PASS_FORWARD, &e);
     attn_context_destroy(c);
     return status == ATTN_OK && e.chosen >= 0 ? (int)e.candidates[e.chosen].backend : -1;

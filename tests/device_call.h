@@ -22,9 +22,6 @@ extern int32_t cu_q[B + 1], cu_k[B + 1];
 void call_fill(void);
 attn_desc call_desc(void);
 
-/* A context for the backend. */
-attn_context *call_context(attn_backend backend);
-
 /* All tensors to device n, -1 for the host. */
 void call_move(int n, int managed);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "context.h"
 #include "device_call.h"
 #include "device_parts.h"
 #include "emulator/runtime.h"
@@ -16,7 +17,7 @@ static void fail_each(const char *function, cudaError_t error, attn_status statu
 {
     enum { MOST = 500 };
     const attn_desc d = call_desc();
-    attn_context *c = call_context(ATTN_BACKEND_CUDA);
+    attn_context *c = context_of(ATTN_BACKEND_CUDA);
     int n = 1;
     for (; n < MOST; n++) {
         emulated_fail(function, n, error);
@@ -94,7 +95,7 @@ void test_pinned(void)
     } failures[] = {{"cudaHostAlloc", cudaErrorMemoryAllocation, ATTN_NO_MEMORY},
                     {"cudaEventCreateWithFlags", cudaErrorInvalidValue, ATTN_DEVICE_ERROR}};
     attn_desc d = call_desc(), small = call_desc();
-    attn_context *c = call_context(ATTN_BACKEND_CUDA);
+    attn_context *c = context_of(ATTN_BACKEND_CUDA);
 
     for (int n = 0; n < 4; n++) {
         const int calls = n / 2 + 1;

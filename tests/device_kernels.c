@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attn/attn.h"
+#include "context.h"
 #include "device_parts.h"
 #include "emulator/runtime.h"
 #include "expect.h"
@@ -76,10 +77,7 @@ static void test_sizes(void)
 
 void test_kernels(void)
 {
-    attn_options o = attn_options_init();
-    o.backend = ATTN_BACKEND_CUDA;
-    EXPECT(attn_context_create(&cuda, &o) == ATTN_OK, "no context: \"%s\"",
-           attn_last_message(NULL));
+    cuda = context_of(ATTN_BACKEND_CUDA);
     test_sizes();
     emulated_set_machine((struct emulated_machine){2, 80, 163 * KB});
     attn_context_destroy(cuda);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which memory goes together, which backend works there, what fails. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "attn/attn.h"
+#include "context.h"
 #include "device_arrays.h"
 #include "element.h"
 #include "emulator/runtime.h"
@@ -114,16 +114,6 @@ static const char *const taken[CALLS] = {
     "t...t......", ".i..t......", "..i...t....", "t...t..tt..", ".....i..tt.",
     ".....i.tt..", ".....i..tt.", ".......t.t.", "...it..t.t.", ".......t.tt"};
 
-static attn_context *context_for(attn_backend backend)
-{
-    attn_options o = attn_options_init();
-    attn_context *c = NULL;
-    o.backend = backend;
-    if (attn_context_create(&c, &o) != ATTN_OK)
-        exit(1);
-    return c;
-}
-
 static void own_few(int n, int device, int managed)
 {
     for (int i = 0; i < INPUTS; i++)
@@ -137,7 +127,7 @@ static bool untouched(const struct few *before) { return memcmp(before, &few, si
 static void expect_refused(const char *what, attn_backend backend, int n, attn_status status,
                            const char *word)
 {
-    attn_context *c = context_for(backend);
+    attn_context *c = context_of(backend);
     const struct few before = few;
     const attn_status got = call_few(c, n);
     cudaStreamSynchronize(NULL);
@@ -178,8 +168,8 @@ static void test_backends(void)
         EXPECT(call_few(NULL, n) == ATTN_OK && !untouched(&before), "call %d: \"%s\"", n,
                attn_last_message(NULL));
         expected = few;
-        attn_context *cpu = context_for(ATTN_BACKEND_CPU);
-        attn_context *cuda = context_for(ATTN_BACKEND_CUDA);
+        attn_context *cpu = context_of(ATTN_BACKEND_CPU);
+        attn_context *cuda = context_of(ATTN_BACKEND_CUDA);
 
         fill_few();
         EXPECT(call_few(cuda, n) == ATTN_OK && untouched(&expected),

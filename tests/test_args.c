@@ -11,6 +11,7 @@
 
 #include "args.h"
 #include "args_more.h"
+#include "context.h"
 #include "expect.h"
 
 static struct buffers before;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "attn/attn.h"
+#include "context.h"
 #include "device_call.h"
 #include "device_parts.h"
 #include "emulator/runtime.h"
@@ -95,7 +96,7 @@ static void test_backward(void)
     d.dk = (attn_output){.data = to.k, .dtype = ATTN_F16};
     d.dv = (attn_output){.data = to.v, .dtype = ATTN_F16};
     for (int n = -1; n < 1; n++) {
-        attn_context *c = call_context(ATTN_BACKEND_CUDA);
+        attn_context *c = context_of(ATTN_BACKEND_CUDA);
         call_move(n, 0);
         emulated_own(&to, sizeof to, n, 0);
         const attn_status status = attn_backward(c, &d);
@@ -273,7 +274,7 @@ static void test_cpu_workspaces(void)
     d.workspace_bytes = 1 << 20;
     d.workspace = aligned_alloc(64, d.workspace_bytes);
     call_move(0, 1);
-    attn_context *c = call_context(ATTN_BACKEND_CPU);
+    attn_context *c = context_of(ATTN_BACKEND_CPU);
     for (int managed = 0; managed < 2; managed++) {
         emulated_own(d.workspace, d.workspace_bytes, managed ? 0 : -1, managed);
         EXPECT(attn_forward(c, &d) == ATTN_OK, "cpu, managed tensors, %s workspace: \"%s\"",
@@ -361,7 +362,7 @@ int main(void)
     test_contexts();
 
     attn_desc d = call_desc();
-    attn_context *c = call_context(ATTN_BACKEND_CUDA);
+    attn_context *c = context_of(ATTN_BACKEND_CUDA);
     EXPECT(attn_forward(c, &d) == ATTN_OK, "cuda: %s", attn_last_message(c));
     attn_context_destroy(c);
     call_expect();

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "attn/attn.h"
+#include "context.h"
 #include "device_problem.h"
 #include "emulator/runtime.h"
 #include "expect.h"
@@ -380,16 +381,11 @@ static void test_many(void)
 int main(int argc, char **argv)
 {
     const struct options o = options_parse(argc, argv, "device-lengths", 400);
-    attn_options options = attn_options_init();
-
     report_begin(o.program);
-    options.backend = ATTN_BACKEND_CUDA;
-    if (attn_context_create(&cuda, &options) != ATTN_OK)
-        report_fail("no context: %s", attn_last_message(NULL));
-    else
-        for (int64_t n = 0; n < o.count; n++)
-            test_call(o.seed + (uint64_t)n);
-    if (cuda && !o.seed_given)
+    cuda = context_of(ATTN_BACKEND_CUDA);
+    for (int64_t n = 0; n < o.count; n++)
+        test_call(o.seed + (uint64_t)n);
+    if (!o.seed_given)
         test_many();
     EXPECT(emulated_allocations() == 0, "%ld allocations are left", emulated_allocations());
     attn_context_destroy(cuda);
