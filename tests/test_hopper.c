@@ -2,8 +2,8 @@
 /*
  * The kernels for capability 9.0 where random problems seldom show what they do: which of them
  * takes a call, the order of their work, dropout in tiles without a mask, scores far from 0, heads
- * that share keys or repeat, values that are not finite; and many splits of one sequence's keys.
- * All of it in f16, of numbers whose results are known.
+ * that share keys or repeat, pages, values that are not finite; and many splits of one sequence's
+ * keys. All of it in f16, of numbers whose results are known.
  */
 #include <math.h>
 #include <string.h>
@@ -165,6 +165,27 @@ static void test_repeated(void)
             good = good && get(t.out, n) == (n % D == 17 + (keys ? 0 : 5 * (n / D % H)));
         EXPECT(good, "repeated heads of %s", keys ? "keys" : "values");
     }
+}
+
+/* Every query finds one key alone, in a page past as many keys as there are. */
+static void test_pages(void)
+{
+    enum { PAGE = 100, AT = 17 };
+    static const int32_t table[SK / PAGE] = {5, 2, 7}, used[] = {SK};
+    attn_desc d = desc(1);
+    bool good = true;
+    clear();
+    d.key = (attn_side){.layout = ATTN_PAGED, .pages = H * SK / PAGE, .page_size = PAGE,
+                        .max_pages = SK / PAGE, .block_table.data = table,
+                        .seqused.data = used};
+    d.k.token_stride = d.k.head_stride = d.v.token_stride = d.v.head_stride = 0;
+    for (int n = 0; n < SQ; n++)
+        set(t.q, n * D, 16);
+    set(t.k, (table[2] * PAGE + AT) * D, 16);
+    EXPECT(computes(&d), "pages: \"%s\"", attn_last_message(NULL));
+    for (int n = 0; n < SQ * D; n++)
+        good = good && get(t.out, n) == (n % D == (table[2] * PAGE + AT) % SK % D);
+    EXPECT(good, "a key of the third page");
 }
 
 /* The mean of so many keys that their splits are more than a warp has lanes. */
@@ -340,6 +361,7 @@ int main(void)
     test_groups();
     test_hidden();
     test_repeated();
+    test_pages();
     test_decode();
     test_names();
     test_order();
