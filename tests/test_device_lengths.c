@@ -334,13 +334,16 @@ static void test_call(uint64_t seed)
     free(p);
 }
 
-/* More sequences than the block that looks at them has threads, one of them out of order. */
+/* More sequences than the block that looks at them has threads, one of them out of order: before
+ * the others, or ahead of those that come next. */
 static void test_many(void)
 {
-    enum { MANY = 700, LATE = 512 }; /* which begins a round of its threads */
+    enum { MANY = 520, LATE = 512 }; /* which begins a round of its threads */
+    enum { AHEAD = 100, THERE = 228, FEWER = 232 }; /* from AHEAD to THERE there are no keys */
+    static const uint16_t zeros[THERE - AHEAD];
     struct rng r = rng_seeded(1);
     struct memory x = memory_of_numbers(&r, MANY), y = memory_take((size_t)MANY * 2);
-    struct memory cu = memory_take((size_t)(MANY + 1) * 4);
+    struct memory cu = memory_take((size_t)(MANY + 1) * 4), ahead = memory_take(cu.bytes);
     attn_desc d = attn_desc_init();
     size_t bytes = 0;
 
@@ -372,9 +375,24 @@ static void test_many(void)
                strstr(attn_last_message(cuda), "query.cu_seqlens[512]:"),
            "a late start out of order: \"%s\"", attn_last_message(cuda));
     EXPECT(memcmp(x.data, y.data, (size_t)(LATE - 1) * 2) == 0, "sequences before it");
+
+    const int32_t there = THERE;
+    memcpy(ahead.data, cu.data, 4 * FEWER + 4);
+    memcpy(ahead.data + 4 * AHEAD, &there, 4);
+    d.key.cu_seqlens.data = ahead.data;
+    d.batch = d.query.tokens = d.key.tokens = FEWER;
+    for (int n = 0; n < 2; n++) { /* in two orders */
+        memset(y.data, 0xff, y.bytes);
+        EXPECT(attn_forward(cuda, &d) == ATTN_OK && cudaStreamSynchronize(NULL) == cudaSuccess &&
+                   memcmp(x.data, y.data, (AHEAD - 1) * 2) == 0 &&
+                   memcmp(zeros, y.data + 2 * AHEAD, sizeof zeros) == 0 &&
+                   memcmp(x.data + 2 * THERE, y.data + 2 * THERE, (FEWER - THERE) * 2) == 0,
+               "a start ahead of its sequence, call %d: \"%s\"", n, attn_last_message(cuda));
+    }
     memory_give_back(&x);
     memory_give_back(&y);
     memory_give_back(&cu);
+    memory_give_back(&ahead);
     memory_give_back(&room);
 }
 
