@@ -43,12 +43,15 @@ static void write_async(size_t at, const void *from, size_t bytes)
     memcpy(m.current->home->shared + at, from, bytes);
 }
 
-/* Nobody knows what is there until the copy has landed. */
+/* Nobody knows what is there until the copy has landed: NaN, or numbers that nothing tells from
+ * others, as a kernel may do again what came to NaN. */
 static void spoil(const char *what, size_t at, size_t bytes)
 {
-    const std::vector<char> nan(bytes, (char)0xff);
+    const std::vector<char> unknown(bytes, draw() % 2 == 0 ? (char)0xff : (char)0x5a);
+    if (products_read(m.current->home, at, bytes))
+        fault("%s: over %zu bytes from byte %zu on, which products under way read", what, bytes, at);
     read_async(what, at, bytes);
-    write_async(at, nan.data(), bytes);
+    write_async(at, unknown.data(), bytes);
 }
 
 void fence_async()

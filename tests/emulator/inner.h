@@ -127,6 +127,9 @@ size_t place_of(const char *what, const void *p, size_t bytes);
  * fenced, which is a fault. */
 const char *read_async(const char *what, size_t at, size_t bytes);
 
+/* Whether products under way read any of it. */
+bool products_read(const block *b, size_t at, size_t bytes);
+
 /* Ends of threads, and of a block: whether all that they began has been waited for. */
 void async_thread_ends(const thread *t);
 void products_thread_ends(const thread *t);

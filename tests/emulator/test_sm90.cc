@@ -330,6 +330,46 @@ void test_copy_reports()
     }), "no tensor map");
 }
 
+/* A copy to this place while a product reads 2048 bytes from the tile's first on, and 256 from byte
+ * 4096 on, whether it has been computed or not. */
+std::string copy_under_product(uint64_t seed, int at)
+{
+    alignas(16) static const char data[64] = {0};
+    return run_block(128, seed, [=] {
+        float sums[4] = {0};
+        make_barrier(1);
+        dev::hold<4>(sums);
+        dev::wg_begin();
+        dev::wg_multiply_bf16<8, false>(sums, dev::matrix_at<0>(tile(), 128, 256),
+                                        dev::matrix_at<0>(tile() + 4096, 128, 256), false);
+        dev::wg_commit();
+        dev::sync();
+        if (dev::thread() == 0) {
+            dev::mbarrier_expect(barrier(), 64);
+            dev::load_bulk(tile() + at, data, 64, barrier());
+        }
+        dev::sync(); /* all warps still do */
+        dev::wg_wait<0>();
+        dev::hold<4>(sums);
+        dev::mbarrier_wait(barrier(), 0);
+        dev::sync();
+        if (dev::thread() == 0)
+            dev::mbarrier_invalidate(barrier());
+    });
+}
+
+void test_product_reports()
+{
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        for (int at : {0, 1984, 4096, 4288})
+            expect_told(copy_under_product(seed, at), "which products under way read");
+        for (int at : {2048, 4032, 4352}) {
+            const std::string wrong = copy_under_product(seed, at);
+            EXPECT(wrong.empty(), "a copy beside a product, seed %d: %s", (int)seed, wrong.c_str());
+        }
+    }
+}
+
 void test_register_reports()
 {
     expect_told(run_block(128, 0, [] { dev::lower_registers<20>(); }), "20 registers");
@@ -380,6 +420,7 @@ int main()
     test_conformance();
     test_barrier_reports();
     test_copy_reports();
+    test_product_reports();
     test_register_reports();
     test_swizzles<false, false>();
     test_swizzles<true, false>();

@@ -12,7 +12,7 @@
 
 namespace emulator {
 
-enum { DEPTH = 16, REGISTERS = 65536 };
+enum { DEPTH = 16, MOST_COLUMNS = 256, REGISTERS = 65536 };
 
 /* Sums that products are under way to; the registers are NaN meanwhile. */
 struct sums {
@@ -79,9 +79,9 @@ static matrix matrix_of(uint64_t descriptor)
     return x;
 }
 
-/* Eight elements side by side: rows r of a matrix with its depth side by side, from depth k on; or,
- * of one with its rows side by side, rows from r on at depth k. */
-static const uint16_t *eight(const matrix &x, bool rows, uint32_t r, uint32_t k)
+/* Where eight elements are side by side: row r of a matrix with its depth side by side, from depth
+ * k on; or, of one with its rows side by side, rows from r on at depth k. */
+static size_t place_of_eight(const matrix &x, bool rows, uint32_t r, uint32_t k)
 {
     const uint32_t width = 16u << x.swizzle; /* bytes */
     uint32_t at = x.start;
@@ -92,7 +92,12 @@ static const uint16_t *eight(const matrix &x, bool rows, uint32_t r, uint32_t k)
     else
         at += r / 8 * x.stride + k / 8 * x.lead + k % 8 * width;
     at ^= (at >> 7 & ((1u << x.swizzle) - 1)) << 4;
-    return (const uint16_t *)read_async("product", at - SHARED_BASE, 16);
+    return at - SHARED_BASE;
+}
+
+static const uint16_t *eight(const matrix &x, bool rows, uint32_t r, uint32_t k)
+{
+    return (const uint16_t *)read_async("product", place_of_eight(x, rows, r, k), 16);
 }
 
 /* b as [DEPTH][n]. */
@@ -136,23 +141,67 @@ static float *sum_at(sums *s, int lane, int i)
 
 static void compute(begun_product *b)
 {
+    typedef float four __attribute__((vector_size(16))); /* columns, side by side */
+    static four columns[DEPTH * MOST_COLUMNS / 4];
     const int n = b->p.n;
-    std::vector<float> columns((size_t)(DEPTH * n)), part((size_t)n);
     float rows[16][DEPTH];
     read_a(*b, m.current->index / LANES % 4 * 16, rows);
-    read_b(b->p, columns.data());
-    for (int r = 0; r < 16; r++) {
-        float *const to = &b->to->x[(size_t)(r * n)];
-        memset(part.data(), 0, sizeof(float) * (size_t)n);
-        for (int k = 0; k < DEPTH; k++) {
-            const float x = rows[r][k], *const y = &columns[(size_t)(k * n)];
-            for (int j = 0; j < n; j++)
-                part[(size_t)j] += x * y[j];
+    read_b(b->p, (float *)columns);
+    for (int r = 0; r < 16; r++)
+        for (int j = 0; j < n / 4; j += 2) {
+            float *const to = &b->to->x[(size_t)(r * n + 4 * j)];
+            four low = {0}, high = {0};
+            for (int k = 0; k < DEPTH; k++) {
+                low += rows[r][k] * columns[k * n / 4 + j];
+                high += rows[r][k] * columns[k * n / 4 + j + 1];
+            }
+            for (int e = 0; e < 4; e++) {
+                to[e] = b->p.add ? to[e] + low[e] : low[e];
+                to[4 + e] = b->p.add ? to[4 + e] + high[e] : high[e];
+            }
         }
-        for (int j = 0; j < n; j++)
-            to[j] = b->p.add ? to[j] + part[(size_t)j] : part[(size_t)j];
-    }
     b->done = true;
+}
+
+/* Whether a matrix of so many rows from `first` on has any of its elements there. */
+static bool is_in(const matrix &x, bool rows, int first, int n, size_t at, size_t bytes)
+{
+    const int each_r = rows ? 8 : 1, each_k = rows ? 1 : 8;
+    const size_t last = place_of_eight(x, rows, (uint32_t)(first + n - each_r),
+                                       (uint32_t)(DEPTH - each_k));
+    if (at > (last | 127) || place_of_eight(x, rows, (uint32_t)first, 0) / 128 * 128 >= at + bytes)
+        return false; /* as most: a swizzle leaves all within their 128 bytes */
+    for (int r = first; r < first + n; r += each_r)
+        for (int k = 0; k < DEPTH; k += each_k) {
+            const size_t place = place_of_eight(x, rows, (uint32_t)r, (uint32_t)k);
+            if (place < at + bytes && at < place + 16)
+                return true;
+        }
+    return false;
+}
+
+static bool reads(const begun_product &b, int first, size_t at, size_t bytes)
+{
+    return is_in(matrix_of(b.p.b), b.p.rows, 0, b.p.n, at, bytes) ||
+           (!b.held[0] && is_in(matrix_of(b.p.a), false, first, 16, at, bytes));
+}
+
+/* Also what has been computed may not be written over before the wait: it might not have been. */
+bool products_read(const block *b, size_t at, size_t bytes)
+{
+    for (size_t n = 0; n < b->warps.size(); n++) {
+        const warp_products *const w = b->warps[n].products.get();
+        if (!w)
+            continue;
+        for (const auto &x : w->open)
+            if (reads(*x, (int)(n % 4 * 16), at, bytes))
+                return true;
+        for (const auto &group : w->groups)
+            for (const auto &x : group)
+                if (reads(*x, (int)(n % 4 * 16), at, bytes))
+                    return true;
+    }
+    return false;
 }
 
 /* ---- Groups of products --------------------------------------------------------------------- */
@@ -202,7 +251,7 @@ static void begin(void *const *operands)
     b->done = false;
     if (!w->begun)
         fault("product: no wg_begin() before the first of a group");
-    if (b->p.n < 8 || b->p.n > 256 || b->p.n % 8 != 0)
+    if (b->p.n < 8 || b->p.n > MOST_COLUMNS || b->p.n % 8 != 0)
         fault("product: of %d columns", b->p.n);
     for (int l = 0; l < LANES; l++) {
         const product *const mine = (const product *)operands[l];
