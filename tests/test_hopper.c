@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "context.h"
 #include "cuda/stream.h"
 #include "emulator/runtime.h"
 #include "expect.h"
@@ -30,10 +31,7 @@ static void test_names(void)
         d.out.data = NULL;
         d.head_dim = all[n].d;
         d.head_dim_v = all[n].dv;
-        attn_options o = attn_options_init();
-        attn_context *c = NULL;
-        o.backend = ATTN_BACKEND_CUDA;
-        attn_context_create(&c, &o);
+        attn_context *c = context_of(ATTN_BACKEND_CUDA);
         const attn_status status = attn_explain(c, &d, ATTN_PASS_FORWARD, &e);
         EXPECT(status == ATTN_OK && e.chosen >= 0 &&
                    strcmp(e.candidates[e.chosen].kernel, all[n].name) == 0,
