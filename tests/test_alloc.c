@@ -427,7 +427,7 @@ static void test_huge_group(attn_dtype type)
 enum { FEW = 16, FEW_KEYS = 3, FEW_HEADS = 3, FEW_WIDTH = 32 };
 
 /* FEW sequences at most, of `most` queries down to 1, in a workspace of just the size that is told:
- * fewer rows of a small head may take more of it than the most rows of the call. */
+ * fewer rows may have more groups than the most rows of the call. */
 static void few_queries(attn_context *c, struct watch *w, attn_dtype type, int64_t width,
                         int32_t most, double *zeros, double *out)
 {

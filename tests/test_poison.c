@@ -203,7 +203,7 @@ static void check_seed(const struct options *o, uint64_t seed, struct target *ta
     problem_free(&p);
 }
 
-/* Values under NaN in one key that some rows do not see, or none: for few rows and for many. */
+/* A NaN in the values of one key that some rows, or all, do not see: for few rows and for many. */
 static void check_fixed(const struct options *o, struct target *targets, int count)
 {
     static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_BF16};
@@ -212,7 +212,7 @@ static void check_fixed(const struct options *o, struct target *targets, int cou
 
     for (uint64_t n = 0; n < CASES; n++) {
         const bool masked = n & 1; /* every second run of keys is hidden; else there is a window */
-        const struct spot x = {.in_v = true, .j = masked ? RUN + 5 : KEYS - 46}; /* odd */
+        const struct spot x = {.in_v = true, .j = masked ? RUN + 5 : KEYS - 46}; /* the second of two bf16 */
         struct rng r = rng_seeded(n);
         struct batch b = {.count = 1};
         struct truth_seq *s = &b.seq[0];

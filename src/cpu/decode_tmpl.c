@@ -533,7 +533,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
     const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
-    /* Keys stay near for the next group, or where memory is asked for beside them. */
+    /* Short runs where several groups read the keys, or memory is asked for beside them. */
     const bool again = t->groups > 1 || t->u->asks != ATTN_ASKS_NOTHING;
     const int64_t keys = again ? min64(RUN, round_up(1 + NEAR / token, VEC_N)) : RUN;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
