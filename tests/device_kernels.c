@@ -16,22 +16,22 @@ static const struct emulated_machine gpus[] = {
 enum { GPUS = sizeof gpus / sizeof gpus[0] };
 
 static attn_context *cuda;
+static int64_t queries; /* of a call */
 
 /* The name of the kernels, or what refuses the call. */
 static const char *kernel_for(const struct emulated_machine *gpu, attn_dtype type, int64_t d,
                               int64_t dv)
 {
     static char name[64];
-    static double x[2 * MOST_D];
     attn_explanation e = attn_explanation_init();
     attn_desc call = attn_desc_init();
     emulated_set_machine(*gpu);
     call.batch = call.heads_q = 1;
     call.head_dim = d;
     call.head_dim_v = dv;
-    call.query.seqlen = call.key.seqlen = 1;
-    call.q = call.k = call.v = (attn_input){.data = x, .dtype = type};
-    call.out = (attn_output){.data = x + MOST_D, .dtype = type};
+    call.query.seqlen = queries;
+    call.key.seqlen = 1;
+    call.q.dtype = call.k.dtype = call.v.dtype = call.out.dtype = type;
     if (attn_explain(cuda, &call, ATTN_PASS_FORWARD, &e) != ATTN_OK || e.chosen < 0)
         return attn_last_message(cuda);
     snprintf(name, sizeof name, "%s", e.candidates[e.chosen].kernel);
@@ -75,10 +75,22 @@ static void test_sizes(void)
     }
 }
 
+/* Where all sequences are of few rows. */
+static void test_few_rows(void)
+{
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        expect_kernel(gpu, ATTN_BF16, 96, 96, "mma bf16 d128");
+        expect_kernel(gpu, ATTN_F16, 192, 128, "mma f16 d256");
+    }
+}
+
 void test_kernels(void)
 {
     cuda = context_of(ATTN_BACKEND_CUDA);
+    queries = 17;
     test_sizes();
+    queries = 16;
+    test_few_rows();
     emulated_set_machine((struct emulated_machine){2, 80, 163 * KB});
     attn_context_destroy(cuda);
 }

@@ -83,9 +83,12 @@ static const struct attn_cuda_pair *find_pair(const struct attn_cuda_pair *table
 const struct attn_cuda_pair *attn_cuda_pick(const struct attn_problem *p, int32_t capability,
                                             int64_t shared)
 {
-    const struct attn_cuda_pair *const better = /* which skips no tiles that a block mask hides */
-        p->block_mask.data ? NULL : find_pair(better_table_of(p->dtype, capability), p, shared);
-    return better ? better : find_pair(table_of(p->dtype), p, shared);
+    const struct attn_cuda_pair *const better =
+        find_pair(better_table_of(p->dtype, capability), p, shared);
+    /* Which skips no tiles that a block mask hides, and for few rows has the form of the others. */
+    return better && !p->block_mask.data && longest_of(p) > better->form[ATTN_CUDA_SHORT]->rows
+               ? better
+               : find_pair(table_of(p->dtype), p, shared);
 }
 
 /* Keys, or rows, of all sequences together at most. */
