@@ -19,8 +19,8 @@ struct options {
 };
 
 /* --seed N (with --count 1 unless told), --count N, --long (20 times as many), --backend NAME,
- * --isa NAME, --threads N, --orders N (see compare.h), --many-keys (problems of
- * gen_many_keys()), -v. Ends the program on anything else. */
+ * --isa NAME, --threads N, --orders N (see compare.h), -v; laws, matrix, poison and repeat also
+ * --many-keys (problems of gen_many_keys()). Ends the program on anything else. */
 struct options options_parse(int argc, char **argv, const char *name, int64_t count);
 
 /* A backend, with an instruction set where it has several. */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Every backend and instruction set against the truth, on seeded random problems. */
-#include "gen.h"
 #include "matrix.h"
 #include "report.h"
 
 int main(int argc, char **argv)
 {
-    static const struct pass forward = {gen_problem, attn_forward};
     const struct options o = options_parse(argc, argv, "matrix", 3000);
+    const struct pass forward = {o.gen, attn_forward};
     struct target targets[MOST_TARGETS];
 
     report_begin(o.program);
