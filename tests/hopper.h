@@ -17,9 +17,11 @@ attn_desc hopper_desc(int heads);
 /* Marks its arrays as memory of a device's, or as the host's again. */
 void hopper_own(bool device);
 
-/* Whether out is that mean; before a call, what is no mean. */
-bool hopper_is_mean(void);
+/* Makes those scores and values, and of out what is no mean; or out alone. */
+void hopper_clear(void);
 void hopper_clear_out(void);
+/* Whether out is that mean. */
+bool hopper_is_mean(void);
 
 /* What is known of results, for the first so many of the shapes of tiles that there are. */
 enum { HOPPER_SHAPES = 7 };

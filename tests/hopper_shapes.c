@@ -72,6 +72,8 @@ static void clear(int keys, double number)
     hopper_clear_out();
 }
 
+void hopper_clear(void) { clear(SK, 1); }
+
 /* In a workspace of numbers too large to be any index. */
 static bool computes(const attn_desc *d)
 {

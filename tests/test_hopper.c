@@ -45,6 +45,7 @@ static void test_names(void)
 static void test_graph(void)
 {
     attn_desc d = hopper_desc(1);
+    hopper_clear();
     hopper_own(true);
     emulated_capture_begin();
     const attn_status status = attn_forward(NULL, &d);
@@ -63,6 +64,7 @@ static void test_failures(void)
 {
     static const char *const calls[] = {"cudaGetDevice", "cudaDeviceGetAttribute"};
     const attn_desc d = hopper_desc(1);
+    hopper_clear();
     hopper_own(true);
     for (int i = 0; i < 2; i++) {
         attn_status status = ATTN_DEVICE_ERROR;
