@@ -9,15 +9,17 @@ over the rounds; so a clock that wanders falls out of them. Without PyTorch, lib
 
 Before, two rows of each result are compared with plain loops; what is off is not timed.
 
-Table on standard output. With --results NAME also NAME.csv, NAME.json and NAME.svg. Exit status 1
-where libattn is wrong or refuses a case, 77 without a GPU.
+Table on standard output. With --results NAME also NAME.csv, NAME.json and NAME.svg, written anew
+after each case. Exit status 1 where libattn is wrong or refuses a case, 77 without a GPU.
 """
 import argparse
 import csv
 import datetime
 import fnmatch
+import io
 import itertools
 import json
+import os
 import statistics
 import sys
 import time
@@ -76,7 +78,7 @@ def find_torch():
 
 class Bench:
     def __init__(self, options):
-        self.options = options
+        self.options, self.stop = options, time.monotonic() + 60 * options.minutes
         self.device = gpu_driver.Device(options.library if options.emulated
                                         else gpu_driver.DRIVER)
         self.torch = find_torch()
@@ -171,22 +173,22 @@ class Bench:
     # ---- All of them ----------------------------------------------------------------------------
 
     def run(self):
+        """The rows of one case after another."""
         cases = gpu_cases.tiny_cases() if self.options.emulated else gpu_cases.cases()
-        stop, rows, left = time.monotonic() + 60 * self.options.minutes, [], []
+        left = []
         for case in cases:
             if not matches(case.name, self.options.case):
                 continue
-            if time.monotonic() >= stop:
+            if time.monotonic() >= self.stop:
                 left.append(case.name)
                 continue
             try:
-                rows += self.compare(case)
+                yield self.compare(case)
             except gpu_driver.Failed as error: # such as no memory for its tensors
                 remark(f"{case.name}: {error}")
-                rows.append(self.row(case, OURS, None, f"absent: {error}", {}, None))
+                yield [self.row(case, OURS, None, f"absent: {error}", {}, None)]
         if left:
             remark(f"no time left for {len(left)} cases: {', '.join(left)}")
-        return rows
 
     def about(self):
         return {"gpu": self.device.name, "capability": self.device.capability,
@@ -220,18 +222,23 @@ def read_checks(path):
                 for line in lines]
 
 
+def replace(path, text):
+    """So that whoever is stopped leaves the file as it was or as it becomes."""
+    with open(path + ".part", "w") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
 def write_results(name, rows, about):
-    with open(name + ".csv", "w", newline="") as file:
-        out = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        out.writeheader()
-        out.writerows(rows)
-    with open(name + ".json", "w") as file:
-        json.dump(about | {"rows": rows}, file, indent=1)
-        file.write("\n")
+    table = io.StringIO()
+    out = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    out.writeheader()
+    out.writerows(rows)
+    replace(name + ".csv", table.getvalue())
+    replace(name + ".json", json.dumps(about | {"rows": rows}, indent=1) + "\n")
     picture = gpu_plot.picture(rows, f"{about['gpu']}, {about['date']}")
     if picture:
-        with open(name + ".svg", "w") as file:
-            file.write(picture + "\n")
+        replace(name + ".svg", picture + "\n")
 
 
 def main():
@@ -243,13 +250,14 @@ def main():
         sys.exit(gpu_driver.NO_GPU)
     except Absent as reason:
         sys.exit(f"gpu: {reason}")
-    rows = bench.run()
+    rows, checks = [], read_checks(options.checks)
+    for found in bench.run():
+        rows += found
+        if options.results:
+            write_results(options.results, rows, bench.about() | {"checks": checks})
     if not rows:
         sys.exit("gpu: nothing was measured")
     print_table(rows, bench.peers)
-    if options.results:
-        about = bench.about() | {"checks": read_checks(options.checks)}
-        write_results(options.results, rows, about)
     missing = [r for r in rows if r["peer"] == OURS and not r["median_ms"]]
     for r in missing:
         remark(f"{r['case']}: {r['note']}")
