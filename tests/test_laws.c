@@ -476,7 +476,7 @@ static void check_problem(const struct options *o, struct target *targets, int c
 
 int main(int argc, char **argv)
 {
-    const struct options o = options_parse(argc, argv, "laws", 75);
+    const struct options o = options_parse(argc, argv, "laws", 55);
     struct target targets[MOST_TARGETS];
     struct problem p;
 
