@@ -20,9 +20,9 @@ enum { B = 3 };
 static const struct shape {
     int d, dv;
     attn_dtype type;
-} shapes[HOPPER_SHAPES] = {{64, 64, ATTN_F16},    {96, 96, ATTN_BF16},   {128, 64, ATTN_F16},
-              {128, 128, ATTN_BF16}, {192, 128, ATTN_F16},  {192, 192, ATTN_BF16},
-              {256, 256, ATTN_F16}};
+} shapes[HOPPER_SHAPES] = {{64, 64, ATTN_F16},    {96, 96, ATTN_BF16},  {128, 64, ATTN_F16},
+                           {128, 128, ATTN_BF16}, {192, 128, ATTN_F16}, {192, 192, ATTN_BF16},
+                           {256, 256, ATTN_F16}};
 static struct shape now = {64, 64, ATTN_F16};
 
 static struct {
