@@ -227,17 +227,19 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     const struct attn_problem *p = job->p;
     struct slot *slot = &job->slots[at];
     struct attn_unit *u = &slot->unit;
-    attn_unit_describe(u, p, job->order[n / p->heads_kv], n % p->heads_kv);
+    const int64_t b = job->order[n / p->heads_kv], head_kv = n % p->heads_kv;
+    slot->decode = is_decode(p, job->kernel, attn_axis_len(&p->query, b));
+    if (slot->decode && head_kv > 0)
+        return 0; /* the first head's unit has all of them */
+    attn_unit_describe(u, p, b, head_kv);
     u->room = job->s->room;
     u->weights = job->weights;
     u->asks = job->s->asks;
-    slot->decode = is_decode(p, job->kernel, u->nq);
     if (slot->decode) {
         slot->chunks = chunks_of(u->nk);
         slot->heads = heads_of(p, job->kernel->decode, u->nq * p->group, slot->chunks,
                                job->s->threads);
-        /* One unit has all the heads; those that would follow are empty. */
-        return u->head_kv > 0 ? 0 : slot->chunks * ((p->heads_kv + slot->heads - 1) / slot->heads);
+        return slot->chunks * ((p->heads_kv + slot->heads - 1) / slot->heads);
     }
     if (u->nq == 0)
         return 0;
