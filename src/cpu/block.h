@@ -118,9 +118,13 @@ static void load_lanes(real *to, const elem *const *row, int64_t n)
         UNROLL for (int i = 0; i < VEC_N; i++)
             vec_store(to + (c + i) * BQ, r[i]);
     }
-    for (; c * PAIR < n; c++)
-        for (int i = 0; i < VEC_N; i++)
-            to[c * BQ + i] = word_get(row[i] + c * PAIR, n - c * PAIR);
+    if (c * PAIR >= n)
+        return;
+    UNROLL for (int i = 0; i < VEC_N; i++)
+        r[i] = words_at(row[i], c, n);
+    vec_transpose(r);
+    for (int i = 0; (c + i) * PAIR < n; i++)
+        vec_store(to + (c + i) * BQ, r[i]);
 }
 
 /* The block's queries to qt. */

@@ -40,7 +40,8 @@ struct work {
 static int64_t work_bytes(const struct attn_problem *p, int64_t room)
 {
     const int64_t d = p->head_dim, dv = p->head_dim_v;
-    const int64_t reals = room * (d + dv + padded(d) + padded(dv)) +
+    const int64_t reals = key_words(room, d) + key_words(room, dv) +
+                          room * (padded(d) + padded(dv)) +
                           round_up(d, MR) / MR * panel_words(room) + (2 + 2 * STRIP) * room * BQ;
     return round_up((int64_t)sizeof(struct work), 64) +
            round_up(reals * (int64_t)sizeof(real), 64);
@@ -52,8 +53,8 @@ static struct work *work_begin(const struct attn_unit *u, void *scratch)
     struct work *w = scratch;
     real *at = (real *)(void *)((char *)scratch + round_up((int64_t)sizeof *w, 64));
     w->u = u;
-    w->k = at, at += room * d;
-    w->v = at, at += room * dv;
+    w->k = at, at += key_words(room, d);
+    w->v = at, at += key_words(room, dv);
     w->panels = at, at += round_up(d, MR) / MR * panel_words(room);
     w->dk = at, at += room * padded(d);
     w->dv = at, at += room * padded(dv);

@@ -125,25 +125,6 @@ static struct row row_at(const struct item *t, int64_t head_kv, int64_t r)
     return row;
 }
 
-/* VEC_N words from c on of a row of d elements, 0 past its end. */
-INLINE vec words_at(const elem *row, int64_t c, int64_t d)
-{
-    elem part[sizeof(vec) / sizeof(elem)];
-    if ((c + VEC_N) * PAIR <= d)
-        return word_load(row + c * PAIR);
-    vec_load_some(part, row + c * PAIR, (d - c * PAIR) * (int64_t)sizeof(elem));
-    return word_load(part);
-}
-
-INLINE vec values_at(const elem *row, int64_t c, int64_t dv)
-{
-    elem part[sizeof(vec) / sizeof(elem)];
-    if (c + VEC_N <= dv)
-        return elem_load(row + c);
-    vec_load_some(part, row + c, (dv - c) * (int64_t)sizeof(elem));
-    return elem_load(part);
-}
-
 static struct head head_at(const struct item *t, real *scratch, int64_t n, int64_t head_kv)
 {
     struct head h;

@@ -15,14 +15,31 @@ enum { CHUNK = (int)MR > VEC_N ? (int)MR : VEC_N }; /* value columns packed at a
 /* Words from one panel to the next; the gap keeps panels off the same cache sets. */
 static int64_t panel_words(int64_t room) { return room / PAIR * MR + 64 / (int64_t)sizeof(real); }
 
-/* A key; null: zeros. */
+/* Words of so many keys of d elements, with what pack_key() writes beyond the last one. */
+static int64_t key_words(int64_t keys, int64_t d)
+{
+    return keys * words(d) + (words(d) % VEC_N != 0 ? VEC_N : 0);
+}
+
+/* A key, null for zeros, and what it takes to fill vectors: the following keys come later. */
 INLINE void pack_key(real *to, const elem *row, int64_t d)
 {
-    int64_t c = 0;
-    for (; row && (c + VEC_N) * PAIR <= d; c += VEC_N)
-        vec_store(to + c, word_load(row + c * PAIR));
-    for (; c * PAIR < d; c++)
-        to[c] = row ? word_get(row + c * PAIR, d - c * PAIR) : 0;
+    for (int64_t c = 0; c < words(d); c += VEC_N)
+        vec_store(to + c, row ? words_at(row, c, d) : vec_zero());
+}
+
+enum { PIECE = (int)(sizeof(vec) / sizeof(elem)) };
+
+/* The first n of CHUNK elements, and 0 in place of the others; writes up to PIECE more. */
+INLINE void some_of(elem *to, const elem *from, int64_t n)
+{
+    for (int64_t c = 0; c < CHUNK; c += PIECE)
+        if (n - c >= PIECE)
+            memcpy(to + c, from + c, sizeof(vec));
+        else if (n > c)
+            vec_load_some(to + c, from + c, (n - c) * (int64_t)sizeof(elem));
+        else
+            memset(to + c, 0, sizeof(vec));
 }
 
 /* PAIR values, each null for zeros, to one row of all panels, which lie `panel` words apart.
@@ -30,15 +47,13 @@ INLINE void pack_key(real *to, const elem *row, int64_t d)
 INLINE vec pack_values(real *to, int64_t panel, const elem *const row[PAIR], int64_t dv, vec bad)
 {
     for (int64_t c = 0; c < dv; c += CHUNK) {
-        elem part[PAIR][CHUNK];
+        elem part[PAIR][CHUNK + PIECE];
         const elem *from[PAIR];
         for (int i = 0; i < PAIR; i++) {
             const int64_t n = row[i] ? min64(CHUNK, dv - c) : 0;
             from[i] = n == CHUNK ? row[i] + c : part[i];
             if (n < CHUNK)
-                memset(part[i], 0, sizeof part[i]);
-            if (n > 0 && n < CHUNK)
-                memcpy(part[i], row[i] + c, (size_t)n * sizeof(elem));
+                some_of(part[i], row[i] ? row[i] + c : NULL, n);
         }
         real word[CHUNK];
         for (int n = 0; n < CHUNK; n += VEC_N) {

@@ -15,7 +15,7 @@ enum { DIRECT_ROWS = 2 * NV * VEC_N }; /* so many rows at most use tiles where t
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
-    const int64_t reals = room * words(d) + round_up(dv, MR) / MR * panel_words(room);
+    const int64_t reals = key_words(room, d) + round_up(dv, MR) / MR * panel_words(room);
     return round_up(reals * (int64_t)sizeof(real), 64);
 }
 
@@ -44,7 +44,7 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
     }
     at.keys = (const real *)(const void *)(u->packed +
                                            t * tile_bytes(p->head_dim, p->head_dim_v, u->room));
-    at.values = at.keys + u->room * words(p->head_dim);
+    at.values = at.keys + key_words(u->room, p->head_dim);
     at.key_step = words(p->head_dim);
     at.value_step = MR;
     at.panel = panel_words(u->room);
@@ -71,7 +71,7 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
     if (is_direct(u, k0, n))
         return ATTN_TILE_DIRECT;
-    real *keys = (real *)(void *)to, *values = keys + u->room * words(d);
+    real *keys = (real *)(void *)to, *values = keys + key_words(u->room, d);
     const bool paged = p->key.table != NULL;
     const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, k0, u->head_kv, sizeof(elem));
     const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, k0, u->head_kv, sizeof(elem));

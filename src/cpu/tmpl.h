@@ -245,6 +245,25 @@ INLINE void store_weight(const struct row *t, real r, real by)
         *weight_of(t->u, t->query, t->head) = (struct weight){r, by < 0 ? 0 : by};
 }
 
+/* VEC_N words from c on of a row of d elements, 0 past its end. */
+INLINE vec words_at(const elem *row, int64_t c, int64_t d)
+{
+    elem part[sizeof(vec) / sizeof(elem)];
+    if ((c + VEC_N) * PAIR <= d)
+        return word_load(row + c * PAIR);
+    vec_load_some(part, row + c * PAIR, (d - c * PAIR) * (int64_t)sizeof(elem));
+    return word_load(part);
+}
+
+INLINE vec values_at(const elem *row, int64_t c, int64_t dv)
+{
+    elem part[sizeof(vec) / sizeof(elem)];
+    if (c + VEC_N <= dv)
+        return elem_load(row + c);
+    vec_load_some(part, row + c, (dv - c) * (int64_t)sizeof(elem));
+    return elem_load(part);
+}
+
 /* n numbers to a row of out. */
 INLINE void store_row(elem *to, const real *from, int64_t n)
 {

@@ -6,7 +6,6 @@
  *
  *   vec_mac(a, b, c)      c plus the products of the words' numbers
  *   word_load(p)          VEC_N words of the PAIR * VEC_N elements from p on
- *   word_get(p, n)        one word of the first n elements from p on, 0 in place of missing ones
  *   word_zip(row)         VEC_N words, each of one element from each of PAIR rows
  *   word_pack(a)          the same of numbers in the computing type, rounded to nearest even
  *   word_times(w, by)     each number of a word times that lane of `by`

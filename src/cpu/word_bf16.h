@@ -9,12 +9,6 @@
  */
 enum { PAIR = 2 };
 
-INLINE real word_get(const elem *p, int64_t n)
-{
-    const uint32_t low = n > 0 ? p[0] : 0, high = n > 1 ? p[1] : 0;
-    return attn_from_bits(low | high << 16);
-}
-
 INLINE vec word_times(vec w, vec by)
 {
     const vec a[] = {vec_mul(low_half(w), by), vec_mul(high_half(w), by)};

@@ -4,7 +4,6 @@ enum { PAIR = 1 };
 
 INLINE vec vec_mac(vec a, vec b, vec c) { return vec_fma(a, b, c); }
 INLINE vec word_load(const elem *p) { return elem_load(p); }
-INLINE real word_get(const elem *p, int64_t n) { return n > 0 ? elem_get(p[0]) : 0; }
 INLINE vec word_zip(const elem *const row[PAIR]) { return elem_load(row[0]); }
 INLINE vec word_pack(const vec a[PAIR]) { return a[0]; }
 INLINE vec word_times(vec w, vec by) { return vec_mul(w, by); }
