@@ -94,10 +94,14 @@ static void item_shape(struct item *t, const struct attn_problem *p, int64_t row
     t->word_room = round_up(words(t->d), VEC_N);
     t->value_room = round_up(t->dv, VEC_N);
     t->rows = rows;
+}
+
+static void make_groups(struct item *t)
+{
     t->groups = 0;
-    for (int64_t first = 0, rb = MOST_RB; first < rows; first += rb) {
+    for (int64_t first = 0, rb = MOST_RB; first < t->rows; first += rb) {
         struct group *const g = &t->group[t->groups++];
-        while (rb > rows - first)
+        while (rb > t->rows - first)
             rb /= 2;
         *g = (struct group){first, rb, VEC_N / rb, 0};
         for (int64_t r = 0; r < rb; r++)
@@ -167,16 +171,17 @@ INLINE void fetch(const struct item *t, const elem *row, int64_t bytes)
             __builtin_prefetch((const char *)row + i);
 }
 
-/* s[r * kb + n] += products of VEC_N words from c on of `keys` keys n and rb rows; memory is asked
- * for as much of the rows `apart` from each other from `ahead` on, if that is not null. */
-INLINE void dot_words(const struct item *t, const real *q, const elem *const *k, const elem *ahead,
-                      int64_t apart, int64_t c, int64_t d, int rb, int keys, vec *s)
+/* s[r * kb + n] += products of VEC_N words from c on of `keys` keys n and rb rows; if it `asks`,
+ * memory is asked for as much of the rows `apart` from each other from `ahead` on. */
+INLINE void dot_words(const struct item *t, const real *q, const elem *const *k, bool asks,
+                      const elem *ahead, int64_t apart, int64_t c, int64_t d, int rb, int keys,
+                      vec *s)
 {
     const int kb = VEC_N / rb;
     vec row[MOST_RB];
     UNROLL for (int r = 0; r < rb; r++)
         row[r] = vec_load(q + r * t->word_room + c);
-    if (ahead)
+    if (asks)
         UNROLL for (int n = 0; n < keys; n++)
             fetch(t, ahead + n * apart + c * PAIR, PAIR * VEC_N * (int64_t)sizeof(elem));
     UNROLL for (int n = 0; n < keys; n++) {
@@ -190,20 +195,21 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
 
 /* Products of the KB keys of a run from n0 on and RB rows: some keys at a time, as there are
  * registers for where they lie. */
-INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb)
+INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb,
+               bool asks)
 {
     const int kb = VEC_N / rb, keys = kb < 4 ? kb : 4;
     const int64_t whole = t->d / (PAIR * VEC_N) * VEC_N, apart = run->k.apart;
     vec s[VEC_N];
     UNROLL for (int n = 0; n < kb; n += keys) {
         const elem *const *const k = run->k.at + n0 + n;
-        const elem *const ahead = run->k.next ? run->k.next + (n0 + n) * apart : NULL;
+        const elem *const ahead = asks ? run->k.next + (n0 + n) * apart : NULL;
         UNROLL for (int i = 0; i < rb * keys; i++)
             s[i / keys * kb + n + i % keys] = vec_zero();
         for (int64_t c = 0; c < whole; c += VEC_N)
-            dot_words(t, q, k, ahead, apart, c, (c + VEC_N) * PAIR, rb, keys, s + n);
+            dot_words(t, q, k, asks, ahead, apart, c, (c + VEC_N) * PAIR, rb, keys, s + n);
         if (whole * PAIR < t->d)
-            dot_words(t, q, k, ahead, apart, whole, t->d, rb, keys, s + n);
+            dot_words(t, q, k, asks, ahead, apart, whole, t->d, rb, keys, s + n);
     }
     return vec_sums(s);
 }
@@ -236,14 +242,15 @@ static void rescale(const struct item *t, const struct head *h, int64_t n, int64
     }
 }
 
-/* Sets the references of rows that have none or whose probabilities are too large, rescales what
- * was made with the old ones, and returns the probabilities. */
-static NOINLINE vec raise_references(const struct item *t, const struct head *h, int64_t n, vec s)
+/* Sets the references of rows that have none or whose probabilities, `before`, are too large,
+ * rescales what was made with the old ones, and returns the probabilities. */
+static NOINLINE vec raise_references(const struct item *t, const struct head *h, int64_t n, vec s,
+                                     vec before)
 {
     const struct group *const g = &t->group[n];
     real score[VEC_N], p[VEC_N], *r = h->r + n * VEC_N;
     vec_store(score, s);
-    vec_store(p, probability(s, t->scale, vec_load(r)));
+    vec_store(p, before);
     for (int64_t i = 0; i < g->rb; i++) {
         const int64_t lane = i * g->kb;
         bool fits;
@@ -397,16 +404,37 @@ INLINE uint8_t sight_of(const struct run *run, int64_t n, int64_t keys)
     return all;
 }
 
-/* A run against a group of a head's rows, the index-th. */
+INLINE void dots_of(const struct item *t, const real *q, const struct run *run, int rb,
+                    real *score)
+{
+    if (run->k.next)
+        for (int64_t n = 0; n < run->n; n += VEC_N / rb)
+            vec_store(score + n * rb, dot(t, q, run, n, rb, true));
+    else
+        for (int64_t n = 0; n < run->n; n += VEC_N / rb)
+            vec_store(score + n * rb, dot(t, q, run, n, rb, false));
+}
+
+/* Products of a run's keys and a group's rows: [steps][VEC_N]. */
+static NOINLINE void dots(const struct item *t, const struct head *h, const struct group *g,
+                          const struct run *run, real *score)
+{
+    const real *const q = h->q + g->first * t->word_room;
+    switch (g->rb) {
+    case 1: dots_of(t, q, run, 1, score); break;
+    case 2: dots_of(t, q, run, 2, score); break;
+#if VEC_N >= 4
+    default: dots_of(t, q, run, 4, score); break;
+#endif
+    }
+}
+
+/* What follows its products, which `weight` has, for a group of a head's rows, the index-th. */
 INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
-                      const struct run *run, int rb)
+                      const struct run *run, int rb, real *weight)
 {
     const struct group *const g = &t->group[index];
     const int64_t kb = VEC_N / rb;
-    const real *q = h->q + g->first * t->word_room;
-    real weight[RUN * MOST_RB];
-    for (int64_t n = 0; n < run->n; n += kb)
-        vec_store(weight + n * rb, dot(t, q, run, n, rb));
     int64_t from = 0; /* values before it are added */
     for (int64_t n = 0; n < run->n; n += kb) {
         const int64_t j = run->j + n, keys = min64(kb, run->n - n);
@@ -429,7 +457,7 @@ INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
         if (__builtin_expect(!vmask_all(below_limit(p, r)), 0)) {
             mix(t, h, g, weight, run, from, n);
             from = n;
-            p = raise_references(t, h, index, s);
+            p = raise_references(t, h, index, s, p);
         }
         add_to_sums(h, index, p);
         vec_store(w, p);
@@ -444,16 +472,22 @@ INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
     mix(t, h, g, weight, run, from, run->n);
 }
 
+/* A run against all rows of a head: all products with keys first, while those are near. */
 static void head_run(const struct item *t, const struct head *h, const struct run *run)
 {
-    for (int64_t n = 0; n < t->groups; n++)
+    _Alignas(64) real weight[ROWS * RUN];
+    for (const struct group *g = t->group; g < t->group + t->groups; g++)
+        dots(t, h, g, run, weight + g->first * RUN);
+    for (int64_t n = 0; n < t->groups; n++) {
+        real *const w = weight + t->group[n].first * RUN;
         switch (t->group[n].rb) {
-        case 1: group_run(t, h, n, run, 1); break;
-        case 2: group_run(t, h, n, run, 2); break;
+        case 1: group_run(t, h, n, run, 1, w); break;
+        case 2: group_run(t, h, n, run, 2, w); break;
 #if VEC_N >= 4
-        default: group_run(t, h, n, run, 4); break;
+        default: group_run(t, h, n, run, 4, w); break;
 #endif
         }
+    }
 }
 
 /* ---- A chunk --------------------------------------------------------------------------------- */
@@ -560,6 +594,7 @@ static void item_init(struct item *t, const struct attn_unit *u)
 {
     t->u = u;
     item_shape(t, u->p, u->nq * u->p->group);
+    make_groups(t);
     t->scale = score_exponent(u->p);
     t->shaped = shapes_scores(u->p);
     t->masked = has_masks(u->p);
