@@ -46,6 +46,7 @@ struct block {
     real *l;     /* [BQ] sums of p */
     real *sum;   /* [BQ] of those keys of the tile in work that are not in l yet */
     elem *out[BQ];
+    struct attn_range next; /* keys that are likely to be packed next, which are asked for */
 };
 
 /* Sets up all but the memory of the block of rows at row0, which ends at `end` or before. */
@@ -91,9 +92,7 @@ INLINE void fetch_block(const struct attn_unit *u, const struct attn_view *v, in
     const elem *first = (const elem *)attn_view_at(v, &p->query, u->b, 0, h, sizeof(elem));
     int64_t query = row0 / p->group, head = row0 % p->group;
     for (int64_t r = 0; r < rows; r++) {
-        const elem *row = first + query * v->token + head * v->head;
-        for (int64_t c = 0; c < n; c += 64 / (int64_t)sizeof(elem))
-            __builtin_prefetch(row + c, 0, 2);
+        fetch_soon(first + query * v->token + head * v->head, n);
         if (++head == p->group) {
             head = 0;
             query++;

@@ -206,6 +206,20 @@ INLINE void fetch_direct(const struct block *t, const struct place *at, int64_t 
     }
 }
 
+/* Asks for MR keys and values, from the j-th on, of those that are packed next. */
+INLINE void fetch_next(const struct block *t, int64_t j)
+{
+    const struct attn_unit *u = t->u;
+    const struct attn_problem *p = u->p;
+    const int64_t size = (int64_t)sizeof(elem), first = t->next.lo + j;
+    const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, first, u->head_kv, size);
+    const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, first, u->head_kv, size);
+    for (int64_t i = 0; i < min64(MR, t->next.hi - first); i++) {
+        fetch_soon(k + i * p->k.token, t->d);
+        fetch_soon(v + i * p->v.token, t->dv);
+    }
+}
+
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
  * registers. step: at->key_step, which may be a constant. */
 INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
@@ -218,6 +232,8 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
         bool fits = true;
         if (at->direct)
             fetch_direct(t, at, j, j1);
+        if (t->next.lo + j < t->next.hi)
+            fetch_next(t, j);
         dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
         begun = begun || settled(t);
         if (!begun)
@@ -403,8 +419,16 @@ INLINE void fetch_results(const struct block *t)
             __builtin_prefetch(t->out[lane] + c, 1, 2);
 }
 
+/* Notes which keys this thread is likely to pack next, after it has packed tile n. */
+static void expect(struct block *t, int64_t n)
+{
+    const struct attn_unit *u = t->u;
+    if (u->nq * u->p->group > DIRECT_ROWS && !u->p->key.table)
+        t->next = (struct attn_range){(n + 1) * BK, min64((n + 2) * BK, u->nk)};
+}
+
 static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
-                 void (*need)(void *arg, int64_t t), void *arg)
+                 bool (*need)(void *arg, int64_t t), void *arg)
 {
     struct block t;
     block_init(&t, u, row0, u->nq * u->p->group);
@@ -420,7 +444,9 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
         const int64_t j1 = round_up(min64(BK, see.hi - k0), MR);
         if (t.masked && !see_masks(&t, k0, j0, j1))
             continue;
-        need(arg, n);
+        t.next = (struct attn_range){0, 0};
+        if (need(arg, n))
+            expect(&t, n);
         if (!loaded) {
             load_queries(&t);
             if (row0 > 0)

@@ -90,9 +90,10 @@ struct attn_cpu_kernel {
     /* Packs tile t of the unit to `to` and returns its info. */
     uint8_t (*pack)(const struct attn_unit *u, int64_t t, char *to);
     /* The block of rows that starts at row0: writes its rows of out and lse. Before it reads a tile
-     * it calls need(arg, t), which returns once the tile is packed. */
+     * it calls need(arg, t), which returns once the tile is packed, and whether this thread has
+     * done that. */
     void (*rows)(const struct attn_unit *u, int64_t row0, void *scratch,
-                 void (*need)(void *arg, int64_t t), void *arg);
+                 bool (*need)(void *arg, int64_t t), void *arg);
     /* When the weights of all rows are known: the probabilities of tile t, which lies packed at
      * `tile`, to key_sums and probs_fn, of all rows in their order; and the scratch memory of it,
      * INT64_MAX less alignment where it is more. */

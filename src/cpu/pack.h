@@ -82,6 +82,13 @@ INLINE void fetch_to_write(const elem *row, int64_t n)
         __builtin_prefetch(row + i, 1);
 }
 
+/* Asks for one that is read later, to the second cache. */
+INLINE void fetch_soon(const elem *row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
+        __builtin_prefetch(row + i, 0, 2);
+}
+
 /* How many rows, n elements of each, are asked for ahead: more bytes wait for the cache's own
  * queue, less for memory. */
 INLINE int64_t rows_ahead(int64_t n)

@@ -185,10 +185,10 @@ static void pack_tile(void *arg, int64_t t)
         slot->job->kernel->pack(u, t, u->packed + (size_t)t * slot->job->s->tile);
 }
 
-static void need_tile(void *arg, int64_t t)
+static bool need_tile(void *arg, int64_t t)
 {
     const struct slot *slot = arg;
-    attn_parts_need(&slot->tiles, t);
+    return attn_parts_need(&slot->tiles, t);
 }
 
 /* ---- Units ----------------------------------------------------------------------------------- */

@@ -233,7 +233,8 @@ void attn_parts_begin(const struct attn_parts *parts)
 static bool try_make(const struct attn_parts *parts, int64_t n)
 {
     unsigned char empty = PART_EMPTY;
-    if (!atomic_compare_exchange_strong_explicit(&parts->state[n], &empty, PART_BUSY,
+    if (atomic_load_explicit(&parts->state[n], memory_order_relaxed) != PART_EMPTY ||
+        !atomic_compare_exchange_strong_explicit(&parts->state[n], &empty, PART_BUSY,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
     parts->make(parts->arg, n);
@@ -241,15 +242,18 @@ static bool try_make(const struct attn_parts *parts, int64_t n)
     return true;
 }
 
-void attn_parts_need(const struct attn_parts *parts, int64_t n)
+bool attn_parts_need(const struct attn_parts *parts, int64_t n)
 {
-    int64_t ahead = n;
+    if (try_make(parts, n))
+        return true;
+    int64_t ahead = n + 1;
     while (atomic_load_explicit(&parts->state[n], memory_order_acquire) != PART_READY) {
         while (ahead < parts->count && !try_make(parts, ahead))
             ahead++;
         if (ahead >= parts->count)
             sched_yield();
     }
+    return false;
 }
 
 /* ---- Order ----------------------------------------------------------------------------------- */

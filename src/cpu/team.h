@@ -48,8 +48,9 @@ struct attn_parts {
 /* None is made yet. */
 void attn_parts_begin(const struct attn_parts *parts);
 
-/* Returns once part n is made; while another thread makes it, makes those after it. */
-void attn_parts_need(const struct attn_parts *parts, int64_t n);
+/* Returns once part n is made, and whether this thread made it; while another one does, makes those
+ * after it. */
+bool attn_parts_need(const struct attn_parts *parts, int64_t n);
 
 /* Bytes that so many take in a workspace, where everything is aligned to ATTN_ALIGN. */
 static inline size_t attn_room_of(size_t bytes)
