@@ -86,10 +86,11 @@ static attn_status check_unpad(attn_dtype dtype, const struct attn_kept *kept, i
     status = check_rows(dtype, "batch * seqlen", r->total, width, &r->row_bytes, &bytes, m);
     if (status == ATTN_OK)
         status = check_null("x", r->from, bytes, m);
+    if (status != ATTN_OK)
+        return status;
     const int64_t written =
         r->count != ATTN_UNKNOWN ? r->count * r->row_bytes : bytes > 0; /* unknown: one byte */
-    if (status == ATTN_OK)
-        status = check_null("packed", r->to, written, m);
+    status = check_null("packed", r->to, written, m);
     if (status != ATTN_OK)
         return status;
     attn_packing_spans(kept, packing, r->count, spans);
