@@ -206,20 +206,6 @@ INLINE void fetch_direct(const struct block *t, const struct place *at, int64_t 
     }
 }
 
-/* Asks for MR keys and values, from the j-th on, of those that are packed next. */
-INLINE void fetch_next(const struct block *t, int64_t j)
-{
-    const struct attn_unit *u = t->u;
-    const struct attn_problem *p = u->p;
-    const int64_t size = (int64_t)sizeof(elem), first = t->next.lo + j;
-    const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, first, u->head_kv, size);
-    const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, first, u->head_kv, size);
-    for (int64_t i = 0; i < min64(MR, t->next.hi - first); i++) {
-        fetch_soon(k + i * p->k.token, t->d);
-        fetch_soon(v + i * p->v.token, t->dv);
-    }
-}
-
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
  * registers. step: at->key_step, which may be a constant. */
 INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
@@ -232,8 +218,6 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
         bool fits = true;
         if (at->direct)
             fetch_direct(t, at, j, j1);
-        if (t->next.lo + j < t->next.hi)
-            fetch_next(t, j);
         dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
         begun = begun || settled(t);
         if (!begun)
@@ -337,6 +321,20 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
     return r;
 }
 
+/* Asks for MR keys and values, from the j-th on, of those that are packed next. */
+INLINE void fetch_next(const struct block *t, int64_t j)
+{
+    const struct attn_unit *u = t->u;
+    const struct attn_problem *p = u->p;
+    const int64_t size = (int64_t)sizeof(elem), first = t->next.lo + j;
+    const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, first, u->head_kv, size);
+    const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, first, u->head_kv, size);
+    for (int64_t i = 0; i < min64(MR, t->next.hi - first); i++) {
+        fetch_soon(k + i * p->k.token, t->d);
+        fetch_soon(v + i * p->v.token, t->dv);
+    }
+}
+
 /* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`; `words` and `step`, its
  * key_step, are constants where those are common. */
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
@@ -351,7 +349,13 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
         see_tile(t, k0);
     push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
     if (!t->shaped)
-        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
+        for (int64_t j = whole.lo, end; j < whole.hi; j = end) {
+            const bool asks = t->next.lo + j < t->next.hi;
+            end = asks ? j + MR : whole.hi;
+            if (asks)
+                fetch_next(t, j);
+            push_products(t, at, j0, j, end, step, words, nv);
+        }
     else
         push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
     push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);

@@ -24,7 +24,10 @@ static int64_t key_words(int64_t keys, int64_t d)
 /* A key, null for zeros, and what it takes to fill vectors: the following keys come later. */
 INLINE void pack_key(real *to, const elem *row, int64_t d)
 {
-    for (int64_t c = 0; c < words(d); c += VEC_N)
+    int64_t c = 0;
+    for (; row && (c + VEC_N) * PAIR <= d; c += VEC_N)
+        vec_store(to + c, word_load(row + c * PAIR));
+    for (; c * PAIR < d; c += VEC_N)
         vec_store(to + c, row ? words_at(row, c, d) : vec_zero());
 }
 

@@ -233,8 +233,7 @@ void attn_parts_begin(const struct attn_parts *parts)
 static bool try_make(const struct attn_parts *parts, int64_t n)
 {
     unsigned char empty = PART_EMPTY;
-    if (atomic_load_explicit(&parts->state[n], memory_order_relaxed) != PART_EMPTY ||
-        !atomic_compare_exchange_strong_explicit(&parts->state[n], &empty, PART_BUSY,
+    if (!atomic_compare_exchange_strong_explicit(&parts->state[n], &empty, PART_BUSY,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
     parts->make(parts->arg, n);
@@ -242,12 +241,19 @@ static bool try_make(const struct attn_parts *parts, int64_t n)
     return true;
 }
 
+static bool is_ready(const struct attn_parts *parts, int64_t n)
+{
+    return atomic_load_explicit(&parts->state[n], memory_order_acquire) == PART_READY;
+}
+
 bool attn_parts_need(const struct attn_parts *parts, int64_t n)
 {
+    if (is_ready(parts, n))
+        return false;
     if (try_make(parts, n))
         return true;
     int64_t ahead = n + 1;
-    while (atomic_load_explicit(&parts->state[n], memory_order_acquire) != PART_READY) {
+    while (!is_ready(parts, n)) {
         while (ahead < parts->count && !try_make(parts, ahead))
             ahead++;
         if (ahead >= parts->count)
