@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the kernels for few rows work on: an item, heads of a sequence and a chunk of its keys; the
+ * state of its heads; and runs of keys.
+ */
+#ifndef ATTN_CPU_DECODE_H
+#define ATTN_CPU_DECODE_H
+
+#include "cpu/tmpl.h"
+
+enum { ROWS = 16 };                           /* of a unit at most */
+enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
+enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
+enum { GROUPS = ROWS / MOST_RB + 2 };
+enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
+
+/* Scratch: for each head of the item its queries as words and its state. */
+struct head {
+    int64_t head_kv;
+    real *q;      /* [rows][words, rounded up to VEC_N], with the sign of the scale */
+    real *r;      /* [groups][VEC_N] reference of each lane; -inf: none yet */
+    real *l, *lost; /* [groups][VEC_N] sum of each lane, and what its roundings took */
+    real *o;      /* [rows][dv, rounded up to VEC_N] */
+};
+
+/* Rows `first` to first + rb - 1. */
+struct group {
+    int64_t first, rb, kb;
+    uint32_t lanes; /* of a step's first key, as bits */
+};
+
+struct item {
+    const struct attn_unit *u;
+    int64_t d, dv, word_room, value_room;
+    int64_t rows, groups;
+    struct group group[GROUPS];
+    int64_t lo, hi; /* keys of the chunk that some row sees */
+    struct exponent scale;
+    bool shaped;    /* more than the scale goes into the scores */
+    bool masked;    /* rules beyond the band and the key mask may hide keys */
+    struct attn_score_view bias;
+    struct attn_range see[ROWS];
+};
+
+/* What the rows see of some keys, by the band and the key mask: bits, so that what they see of more
+ * is both. */
+enum { SEE_NONE = 1, SEE_ALL = 2, SEE_SOME = SEE_NONE | SEE_ALL };
+
+/* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
+struct rows {
+    const elem *at[RUN];  /* past the run's end, up to the end of a step, its last one */
+    const elem *next;     /* null where nothing is asked for */
+    int64_t apart;        /* elements from one of those to the following one */
+};
+
+/* Keys j .. j + n - 1, all of them in work. */
+struct run {
+    int64_t j, n;
+    uint8_t see[RUN / LEAST_KB]; /* of each LEAST_KB keys */
+    struct rows k, v;
+};
+
+/* Fewer rows never take more, though they may have more groups. */
+static int64_t head_reals(const struct item *t)
+{
+    const int64_t groups = (t->rows + MOST_RB - 1) / MOST_RB + 1;
+    return t->rows * (t->word_room + t->value_room) + 3 * groups * VEC_N;
+}
+
+static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows)
+{
+    t->d = p->head_dim;
+    t->dv = p->head_dim_v;
+    t->word_room = round_up(words(t->d), VEC_N);
+    t->value_room = round_up(t->dv, VEC_N);
+    t->rows = rows;
+}
+
+static void make_groups(struct item *t)
+{
+    t->groups = 0;
+    for (int64_t first = 0, rb = MOST_RB; first < t->rows; first += rb) {
+        struct group *const g = &t->group[t->groups++];
+        while (rb > t->rows - first)
+            rb /= 2;
+        *g = (struct group){first, rb, VEC_N / rb, 0};
+        for (int64_t r = 0; r < rb; r++)
+            g->lanes |= UINT32_C(1) << r * g->kb;
+    }
+}
+
+static int64_t query_of(const struct item *t, int64_t r) { return r / t->u->p->group; }
+
+static int64_t head_of(const struct item *t, int64_t head_kv, int64_t r)
+{
+    return head_kv * t->u->p->group + r % t->u->p->group;
+}
+
+static struct row row_at(const struct item *t, int64_t head_kv, int64_t r)
+{
+    const struct row row = {t->u, head_kv, query_of(t, r), head_of(t, head_kv, r), t->see[r]};
+    return row;
+}
+
+static struct head head_at(const struct item *t, real *scratch, int64_t n, int64_t head_kv)
+{
+    struct head h;
+    h.head_kv = head_kv;
+    h.q = scratch + n * head_reals(t);
+    h.r = h.q + t->rows * t->word_room;
+    h.l = h.r + t->groups * VEC_N;
+    h.lost = h.l + t->groups * VEC_N;
+    h.o = h.lost + t->groups * VEC_N;
+    return h;
+}
+
+static void head_init(const struct item *t, const struct head *h)
+{
+    const bool negative = t->u->p->scale < 0;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const struct row row = row_at(t, h->head_kv, r);
+        for (int64_t c = 0; c < words(t->d); c += VEC_N) {
+            const vec q = words_at(query_row(&row), c, t->d);
+            vec_store(h->q + r * t->word_room + c, negative ? word_negate(q) : q);
+        }
+    }
+    for (int64_t i = 0; i < t->groups * VEC_N; i += VEC_N) {
+        vec_store(h->r + i, vec_set(-INFINITY)); /* makes every probability too large, or NaN */
+        vec_store(h->l + i, vec_zero());
+        vec_store(h->lost + i, vec_zero());
+    }
+    memset(h->o, 0, (size_t)(t->rows * t->value_room) * sizeof(real));
+}
+
+/* Asks memory for some bytes of a row. */
+INLINE void fetch(const struct item *t, const elem *row, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64)
+        if (t->u->asks == ATTN_ASKS_SECOND)
+            __builtin_prefetch((const char *)row + i, 0, 2);
+        else
+            __builtin_prefetch((const char *)row + i);
+}
+
+#endif
