@@ -38,6 +38,7 @@ struct item {
     struct exponent scale;
     bool shaped;    /* more than the scale goes into the scores */
     bool masked;    /* rules beyond the band and the key mask may hide keys */
+    bool plain;     /* nothing of that, nor dropout */
     struct attn_score_view bias;
     struct attn_range see[ROWS];
 };
@@ -56,7 +57,7 @@ struct rows {
 /* Keys j .. j + n - 1, all of them in work. */
 struct run {
     int64_t j, n;
-    uint8_t see[RUN / LEAST_KB]; /* of each LEAST_KB keys */
+    uint8_t see[RUN / LEAST_KB], see_any; /* of each LEAST_KB keys; of all of them */
     struct rows k, v;
 };
 

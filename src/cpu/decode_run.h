@@ -115,14 +115,27 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
                       probability(s, t->scale, vec_load(r)));
 }
 
-/* Adds probabilities to the sums, as Kahan does: a lane adds hundreds of numbers that may all be
- * alike, whose roundings would add up. */
-INLINE void add_to_sums(const struct head *h, int64_t g, vec p)
+/* A group's sums, added to as Kahan does: a lane adds hundreds of numbers that may all be alike,
+ * whose roundings would add up. */
+struct sums {
+    vec l, lost;
+};
+
+INLINE struct sums sums_of(const struct head *h, int64_t g)
 {
-    real *l = h->l + g * VEC_N, *lost = h->lost + g * VEC_N;
-    const vec old = vec_load(l), more = vec_sub(p, vec_load(lost)), sum = vec_add(old, more);
-    vec_store(l, sum);
-    vec_store(lost, vec_sub(vec_sub(sum, old), more));
+    return (struct sums){vec_load(h->l + g * VEC_N), vec_load(h->lost + g * VEC_N)};
+}
+
+INLINE struct sums sums_and(struct sums s, vec p)
+{
+    const vec more = vec_sub(p, s.lost), l = vec_add(s.l, more);
+    return (struct sums){l, vec_sub(vec_sub(l, s.l), more)};
+}
+
+INLINE void store_sums(const struct head *h, int64_t g, struct sums s)
+{
+    vec_store(h->l + g * VEC_N, s.l);
+    vec_store(h->lost + g * VEC_N, s.lost);
 }
 
 /* o += p v for some vectors of columns from c on, up to dv at most, and for keys `from` to `to` of
@@ -277,14 +290,37 @@ static NOINLINE void dots(const struct item *t, const struct head *h, const stru
     }
 }
 
+/* The softmax of the steps from n on whose keys all rows see, all of them there and with products
+ * for scores. Ends before one that has fewer keys or for which a reference is to be raised, and
+ * returns where. */
+INLINE int64_t plain_steps(const struct item *t, const struct head *h, int64_t index, int64_t n,
+                           int64_t end, int rb, real *weight)
+{
+    const int64_t kb = VEC_N / rb;
+    const vec r = vec_load(h->r + index * VEC_N);
+    struct sums sums = sums_of(h, index);
+    for (; n + kb <= end; n += kb) {
+        const vec p = probability(vec_load(weight + n * rb), t->scale, r);
+        if (__builtin_expect(!vmask_all(below_limit(p, r)), 0))
+            break;
+        sums = sums_and(sums, p);
+        vec_store(weight + n * rb, p);
+    }
+    store_sums(h, index, sums);
+    return n;
+}
+
 /* What follows its products, which `weight` has, for a group of a head's rows, the index-th. */
 INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
                       const struct run *run, int rb, real *weight)
 {
     const struct group *const g = &t->group[index];
     const int64_t kb = VEC_N / rb;
+    const bool plain = t->plain && run->see_any == SEE_ALL;
     int64_t from = 0; /* values before it are added */
     for (int64_t n = 0; n < run->n; n += kb) {
+        if (plain && (n = plain_steps(t, h, index, n, run->n, rb, weight)) >= run->n)
+            break;
         const int64_t j = run->j + n, keys = min64(kb, run->n - n);
         const uint32_t all = g->lanes * ((UINT32_C(1) << keys) - 1); /* of the keys there are */
         const uint8_t sight = sight_of(run, n, keys);
@@ -307,7 +343,7 @@ INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
             from = n;
             p = raise_references(t, h, index, s, p);
         }
-        add_to_sums(h, index, p);
+        store_sums(h, index, sums_and(sums_of(h, index), p));
         vec_store(w, p);
         if (t->u->p->dropout.on)
             drop(t, h, g, j, w);

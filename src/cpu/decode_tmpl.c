@@ -40,18 +40,18 @@ static uint8_t sight(const struct item *t, int64_t j, int64_t n)
                                                                : SEE_SOME;
 }
 
-/* The same of all keys of a run. */
-static uint8_t look_at(const struct item *t, struct run *run)
+/* The same of the keys of a run. */
+static void look_at(const struct item *t, struct run *run)
 {
-    uint8_t all = t->u->key_mask ? SEE_SOME : sight(t, run->j, run->n);
-    if (all == SEE_ALL) {
+    run->see_any = t->u->key_mask ? SEE_SOME : sight(t, run->j, run->n);
+    if (run->see_any == SEE_ALL) {
         memset(run->see, SEE_ALL, sizeof run->see);
-        return SEE_ALL;
+        return;
     }
-    all = 0;
+    run->see_any = 0;
     for (int64_t n = 0; n < run->n; n += LEAST_KB)
-        all |= run->see[n / LEAST_KB] = sight(t, run->j + n, min64(LEAST_KB, run->n - n));
-    return all;
+        run->see_any |= run->see[n / LEAST_KB] =
+            sight(t, run->j + n, min64(LEAST_KB, run->n - n));
 }
 
 /* Finds the rows of head head0 + n in a run, and which to ask memory for: those `ahead` keys
@@ -93,8 +93,8 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
         for (int64_t j = t->lo; j < t->hi; j += keys) {
             run.j = j;
             run.n = min64(keys, t->hi - j);
-            const bool none = look_at(t, &run) == SEE_NONE;
-            const int64_t end = none ? 0 : by_token ? heads : outer + 1;
+            look_at(t, &run);
+            const int64_t end = run.see_any == SEE_NONE ? 0 : by_token ? heads : outer + 1;
             for (int64_t n = by_token ? 0 : outer; n < end; n++) {
                 const struct head h = head_at(t, scratch, n, head0 + n);
                 find_rows(t, &p->k, &run, ahead, head0, heads, n, t->d, &run.k);
@@ -134,6 +134,7 @@ static void item_init(struct item *t, const struct attn_unit *u)
     t->scale = score_exponent(u->p);
     t->shaped = shapes_scores(u->p);
     t->masked = has_masks(u->p);
+    t->plain = !t->shaped && !t->masked && !u->p->dropout.on;
     t->bias = attn_bias_of(&u->seq);
     for (int64_t r = 0; r < t->rows; r++)
         t->see[r] = attn_band_row(u->band, query_of(t, r));
