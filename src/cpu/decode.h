@@ -11,8 +11,9 @@
 enum { ROWS = 16 };                           /* of a unit at most */
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
-enum { GROUPS = ROWS / MOST_RB + 2 };
+enum { GROUPS = ROWS };
 enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
+enum { NARROW = 12 };                         /* numbers of a narrow head, at most */
 
 /* Scratch: for each head of the item its queries as words and its state. */
 struct head {
@@ -20,7 +21,8 @@ struct head {
     real *q;      /* [rows][words, rounded up to VEC_N], with the sign of the scale */
     real *r;      /* [groups][VEC_N] reference of each lane; -inf: none yet */
     real *l, *lost; /* [groups][VEC_N] sum of each lane, and what its roundings took */
-    real *o;      /* [rows][dv, rounded up to VEC_N] */
+    real *o;      /* [rows][sum_room] sums of values: [dv], or of narrow heads [dv][VEC_N] */
+    const struct turned *turned; /* narrow heads: the run in work; else null */
 };
 
 /* Rows `first` to first + rb - 1. */
@@ -31,7 +33,8 @@ struct group {
 
 struct item {
     const struct attn_unit *u;
-    int64_t d, dv, word_room, value_room;
+    int64_t d, dv, word_room, value_room, sum_room;
+    bool narrow; /* lanes are keys, see decode_narrow.h */
     int64_t rows, groups;
     struct group group[GROUPS];
     int64_t lo, hi; /* keys of the chunk that some row sees */
@@ -64,9 +67,12 @@ struct run {
 /* Fewer rows never take more, though they may have more groups. */
 static int64_t head_reals(const struct item *t)
 {
-    const int64_t groups = (t->rows + MOST_RB - 1) / MOST_RB + 1;
-    return t->rows * (t->word_room + t->value_room) + 3 * groups * VEC_N;
+    const int64_t groups = t->narrow ? t->rows : (t->rows + MOST_RB - 1) / MOST_RB + 1;
+    return t->rows * (t->word_room + t->sum_room) + 3 * groups * VEC_N;
 }
+
+/* Whether to turn keys and values pays: few rows had better read them as they lie. */
+static bool is_narrow(int64_t width, int64_t rows) { return width <= NARROW && width < 3 * rows; }
 
 static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows)
 {
@@ -75,12 +81,14 @@ static void item_shape(struct item *t, const struct attn_problem *p, int64_t row
     t->word_room = round_up(words(t->d), VEC_N);
     t->value_room = round_up(t->dv, VEC_N);
     t->rows = rows;
+    t->narrow = is_narrow(t->d > t->dv ? t->d : t->dv, rows);
+    t->sum_room = t->narrow ? t->dv * VEC_N : t->value_room;
 }
 
 static void make_groups(struct item *t)
 {
     t->groups = 0;
-    for (int64_t first = 0, rb = MOST_RB; first < t->rows; first += rb) {
+    for (int64_t first = 0, rb = t->narrow ? 1 : MOST_RB; first < t->rows; first += rb) {
         struct group *const g = &t->group[t->groups++];
         while (rb > t->rows - first)
             rb /= 2;
@@ -112,6 +120,7 @@ static struct head head_at(const struct item *t, real *scratch, int64_t n, int64
     h.l = h.r + t->groups * VEC_N;
     h.lost = h.l + t->groups * VEC_N;
     h.o = h.lost + t->groups * VEC_N;
+    h.turned = NULL;
     return h;
 }
 
@@ -130,7 +139,7 @@ static void head_init(const struct item *t, const struct head *h)
         vec_store(h->l + i, vec_zero());
         vec_store(h->lost + i, vec_zero());
     }
-    memset(h->o, 0, (size_t)(t->rows * t->value_room) * sizeof(real));
+    memset(h->o, 0, (size_t)(t->rows * t->sum_room) * sizeof(real));
 }
 
 /* Asks memory for some bytes of a row. */

@@ -15,7 +15,7 @@
 #ifndef ATTN_CPU_DECODE_RUN_H
 #define ATTN_CPU_DECODE_RUN_H
 
-#include "cpu/decode.h"
+#include "cpu/decode_narrow.h"
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
@@ -81,8 +81,8 @@ static void rescale(const struct item *t, const struct head *h, int64_t n, int64
     const struct group *const g = &t->group[n];
     const vec least = least_kept(root);
     const real by = vec_first(root);
-    real *o = h->o + (g->first + i) * t->value_room;
-    for (int64_t c = 0; c < t->value_room; c += VEC_N)
+    real *o = h->o + (g->first + i) * t->sum_room;
+    for (int64_t c = 0; c < t->sum_room; c += VEC_N)
         vec_store(o + c, lower(vec_load(o + c), root, least));
     for (int64_t at = n * VEC_N + i * g->kb; at < n * VEC_N + (i + 1) * g->kb; at++) {
         h->l[at] = h->l[at] * by * by;
@@ -188,9 +188,13 @@ INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct 
 static NOINLINE void mix(const struct item *t, const struct head *h, const struct group *g,
                          const real *p, const struct run *run, int64_t from, int64_t to)
 {
-    real *o = h->o + g->first * t->value_room;
+    real *o = h->o + g->first * t->sum_room;
     if (from >= to)
         return;
+    if (h->turned) {
+        mix_turned(h->turned, o, t->dv, p, from, to);
+        return;
+    }
     switch (g->rb) {
     case 1: mix_rows(t, o, p, run, from, to, 1); break;
     case 2: mix_rows(t, o, p, run, from, to, 2); break;
@@ -246,6 +250,10 @@ static NOINLINE uint32_t see(const struct item *t, const struct head *h, const s
 static NOINLINE void mix_seen(const struct item *t, const struct head *h, const struct group *g,
                               const real *weight, const struct run *run, int64_t n0, uint32_t seen)
 {
+    if (h->turned) {
+        mix_turned_seen(h->turned, h->o + g->first * t->sum_room, t->dv, weight, n0, seen);
+        return;
+    }
     for (int64_t i = 0; i < VEC_N; i++) {
         if (!(seen >> i & 1))
             continue;
@@ -371,6 +379,22 @@ static void head_run(const struct item *t, const struct head *h, const struct ru
         default: group_run(t, h, n, run, 4, w); break;
 #endif
         }
+    }
+}
+
+/* The same for narrow heads. */
+static NOINLINE void narrow_run(const struct item *t, const struct head *head,
+                                const struct run *run)
+{
+    struct turned turned;
+    struct head h = *head;
+    _Alignas(64) real weight[TURNED];
+    turn(t, turned.keys, &run->k, run->n, words(t->d), t->d, true);
+    turn(t, turned.values, &run->v, run->n, t->dv, t->dv, false);
+    h.turned = &turned;
+    for (int64_t n = 0; n < t->groups; n++) {
+        dots_turned(&turned, h.q + n * t->word_room, words(t->d), run->n, weight);
+        group_run(t, &h, n, run, 1, weight);
     }
 }
 

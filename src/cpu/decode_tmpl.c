@@ -11,12 +11,12 @@
 
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
- * the lanes of HALF vectors: the sums of products weigh the more here the smaller heads are.
+ * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small.
  */
 static int64_t most_rows(const struct attn_problem *p)
 {
     const int64_t lanes = (NV + 1) / 2 * VEC_N, most = lanes < ROWS ? lanes : ROWS;
-    return p->head_dim >= 4 * VEC_N ? most : p->head_dim >= VEC_N ? most * 5 / 8 : most * 3 / 8;
+    return p->head_dim >= 4 * VEC_N ? most : most * 5 / 8;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
@@ -86,7 +86,8 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
     /* Short runs where several groups read the keys, or memory is asked for beside them. */
     const bool again = t->groups > 1 || t->u->asks != ATTN_ASKS_NOTHING;
-    const int64_t keys = again ? min64(RUN, round_up(1 + NEAR / token, VEC_N)) : RUN;
+    const int64_t most = t->narrow ? TURNED : RUN;
+    const int64_t keys = again ? min64(most, round_up(1 + NEAR / token, VEC_N)) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
     struct run run;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
@@ -99,7 +100,10 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
                 const struct head h = head_at(t, scratch, n, head0 + n);
                 find_rows(t, &p->k, &run, ahead, head0, heads, n, t->d, &run.k);
                 find_rows(t, &p->v, &run, ahead, head0, heads, n, t->dv, &run.v);
-                head_run(t, &h, &run);
+                if (t->narrow)
+                    narrow_run(t, &h, &run);
+                else
+                    head_run(t, &h, &run);
             }
         }
 }
@@ -160,7 +164,9 @@ static void close_row(const struct item *t, const struct head *h, int64_t index,
 {
     const struct group *const g = &t->group[index];
     const int64_t lane = index * VEC_N + r * g->kb, row = g->first + r;
-    real *o = h->o + row * t->value_room, l = 0;
+    real *o = h->o + row * t->sum_room, l = 0;
+    if (t->narrow)
+        add_lanes(o, t->dv);
     for (int64_t k = 0; k < g->kb; k++)
         l += h->l[lane + k];
     if (!partial) {
