@@ -193,7 +193,7 @@ INLINE elem *out_row(const struct row *t)
 /* What becomes of a row with reference `ref` and sum l. */
 struct outcome {
     real by;  /* multiplies its sums of values; below 0: out is 0, whatever they are */
-    real lse;
+    real lse; /* if it is wanted */
 };
 
 static __attribute__((unused)) struct outcome outcome_of(const struct row *t, real ref, real l)
@@ -201,8 +201,9 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
     const struct attn_problem *p = t->u->p;
     const double sink = attn_sink_of(p, t->head);
     const double scale = rounded_scale(p), at = (double)ref * scale;
+    const bool wanted = p->lse.data != NULL; /* logarithms take as long as some rows */
     struct outcome r = {l == 0 ? -1 : 1 / l, (real)-INFINITY};
-    if (l != 0) /* the product's rounding comes back: its parts may cancel */
+    if (wanted && l != 0) /* the product's rounding comes back: its parts may cancel */
         r.lse = (real)(at + log((double)l) + (isfinite(at) ? fma((double)ref, scale, -at) : 0));
     if (isnan(sink)) {
         r.by = r.lse = (real)sink;
@@ -212,7 +213,8 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
         const double total = weight == 0 ? exp(sink - top) : weight * (double)l + exp(sink - top);
         const bool all = sink == (double)INFINITY;
         r.by = all || l == 0 ? -1 : (real)(weight / total);
-        r.lse = all ? (real)INFINITY : (real)(top + log(total));
+        if (wanted)
+            r.lse = all ? (real)INFINITY : (real)(top + log(total));
     }
     if (p->dropout.on && r.by >= 0)
         r.by = p->dropout.scale == 0 ? -1 : (real)((double)r.by * p->dropout.scale);
