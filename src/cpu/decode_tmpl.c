@@ -11,12 +11,14 @@
 
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
- * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small.
+ * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
+ * what each row takes by itself where keys are few, too.
  */
-static int64_t most_rows(const struct attn_problem *p)
+static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const int64_t lanes = (NV + 1) / 2 * VEC_N, most = lanes < ROWS ? lanes : ROWS;
-    return p->head_dim >= 4 * VEC_N ? most : most * 5 / 8;
+    const bool brief = p->head_dim < VEC_N && nk < 64;
+    return p->head_dim >= 4 * VEC_N ? most : brief ? most * 3 / 8 : most * 5 / 8;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)

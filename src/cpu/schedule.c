@@ -39,9 +39,10 @@ static bool wants_columns(const struct attn_problem *p)
 }
 
 static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
-                      int64_t nq)
+                      int64_t b)
 {
-    return nq > 0 && p->group > 0 && nq <= kernel->decode->most_rows(p) / p->group &&
+    const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
+    return nq > 0 && p->group > 0 && nq <= kernel->decode->most_rows(p, nk) / p->group &&
            !wants_columns(p);
 }
 
@@ -73,7 +74,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     s->tiled = s->decoded = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-        if (is_decode(p, kernel, nq)) {
+        if (is_decode(p, kernel, b)) {
             size_t partial = 0;
             const int64_t chunks = chunks_of(nk);
             s->decoded++;
@@ -113,7 +114,7 @@ static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel
         const int64_t nq = attn_axis_len(&p->query, b);
         const double pairs = attn_pairs_of(p, b);
         work += pairs * (double)p->heads_q;
-        if (is_decode(p, kernel, nq))
+        if (is_decode(p, kernel, b))
             work += read * pairs / (double)nq * (double)p->heads_kv;
     }
     return work * (double)(p->head_dim + p->head_dim_v);
@@ -228,7 +229,7 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     struct slot *slot = &job->slots[at];
     struct attn_unit *u = &slot->unit;
     const int64_t b = job->order[n / p->heads_kv], head_kv = n % p->heads_kv;
-    slot->decode = is_decode(p, job->kernel, attn_axis_len(&p->query, b));
+    slot->decode = is_decode(p, job->kernel, b);
     if (slot->decode && head_kv > 0)
         return 0; /* the first head's unit has all of them */
     attn_unit_describe(u, p, b, head_kv);
