@@ -12,13 +12,17 @@
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
  * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
- * what each row takes by itself where keys are few, too.
+ * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
+ * turned than packed.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const int64_t lanes = (NV + 1) / 2 * VEC_N, most = lanes < ROWS ? lanes : ROWS;
-    const bool brief = p->head_dim < VEC_N && nk < 64;
-    return p->head_dim >= 4 * VEC_N ? most : brief ? most * 3 / 8 : most * 5 / 8;
+    const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    const bool packs = sizeof(elem) != sizeof(real) || p->head_dim_v % MR != 0;
+    if (p->head_dim >= 4 * VEC_N || (width <= NARROW && packs && nk >= 256))
+        return most;
+    return p->head_dim < VEC_N && nk < 64 ? most * 3 / 8 : most * 5 / 8;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
