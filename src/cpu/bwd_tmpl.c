@@ -77,24 +77,26 @@ static void load_tile(struct work *w, int64_t n)
 {
     const struct attn_unit *u = w->u;
     const struct attn_problem *p = u->p;
-    const int64_t ahead = rows_ahead(p->head_dim + p->head_dim_v);
+    const int64_t d = p->head_dim, dv = p->head_dim_v, ahead = rows_ahead(d + dv);
     vec bad = vec_zero();
     w->k0 = n * BK;
     w->keys = min64(BK, u->nk - w->k0);
     w->hides = false;
-    for (int64_t j = 0; j < round_up(w->keys, MR); j++) {
-        const int64_t key = w->k0 + j;
-        const bool given = j < w->keys && (!u->key_mask || u->key_mask[key]);
-        const elem *k = given ? key_row(w, &p->k, j) : NULL;
-        const elem *v = given ? key_row(w, &p->v, j) : NULL;
-        if (j + ahead < w->keys) {
-            fetch_row(key_row(w, &p->k, j + ahead), p->head_dim);
-            fetch_row(key_row(w, &p->v, j + ahead), p->head_dim_v);
+    for (int64_t j = 0; j < w->keys; j += MR) {
+        const elem *k[MR], *v[MR];
+        for (int i = 0; i < MR; i++) {
+            const bool given = j + i < w->keys && (!u->key_mask || u->key_mask[w->k0 + j + i]);
+            k[i] = given ? key_row(w, &p->k, j + i) : NULL;
+            v[i] = given ? key_row(w, &p->v, j + i) : NULL;
+            if (j + i + ahead < w->keys) {
+                fetch_row(key_row(w, &p->k, j + i + ahead), d);
+                fetch_row(key_row(w, &p->v, j + i + ahead), dv);
+            }
+            w->hides = w->hides || !given;
         }
-        w->hides = w->hides || !given;
-        pack_key(w->k + j * p->head_dim, k, p->head_dim);
-        pack_key(w->v + j * p->head_dim_v, v, p->head_dim_v);
-        bad = pack_values(w->panels + j * MR, panel_words(u->room), &k, p->head_dim, bad);
+        pack_keys(w->k + j * d, k, d);
+        pack_keys(w->v + j * dv, v, dv);
+        bad = pack_values(w->panels + j * MR, panel_words(u->room), k, d, bad);
     }
     w->finite = vmask_all(vec_le(bad, vec_zero()));
     memset(w->dk, 0, (size_t)(u->room * padded(p->head_dim)) * sizeof *w->dk);

@@ -10,65 +10,75 @@
 
 enum { BK = ATTN_TILE_KEYS }; /* keys in a tile */
 
-enum { CHUNK = (int)MR > VEC_N ? (int)MR : VEC_N }; /* value columns packed at a time */
-
 /* Words from one panel to the next; the gap keeps panels off the same cache sets. */
 static int64_t panel_words(int64_t room) { return room / PAIR * MR + 64 / (int64_t)sizeof(real); }
 
-/* Words of so many keys of d elements, with what pack_key() writes beyond the last one. */
+/* Words of so many keys of d elements, with what pack_keys() writes beyond the last one. */
 static int64_t key_words(int64_t keys, int64_t d)
 {
     return keys * words(d) + (words(d) % VEC_N != 0 ? VEC_N : 0);
 }
 
-/* A key, null for zeros, and what it takes to fill vectors: the following keys come later. */
-INLINE void pack_key(real *to, const elem *row, int64_t d)
+/* MR keys, each null for zeros. Ends of keys come first: they are whole vectors, whose rest the key
+ * after them overwrites. */
+INLINE void pack_keys(real *to, const elem *const row[MR], int64_t d)
+{
+    const int64_t n = words(d), whole = d / (PAIR * VEC_N) * VEC_N;
+    for (int i = 0; whole < n && i < MR; i++)
+        vec_store(to + i * n + whole, row[i] ? words_at(row[i], whole, d) : vec_zero());
+    for (int i = 0; i < MR; i++)
+        for (int64_t c = 0; c < whole; c += VEC_N)
+            vec_store(to + i * n + c, row[i] ? word_load(row[i] + c * PAIR) : vec_zero());
+}
+
+/* Words of the n columns of PAIR values, n <= VEC_N, and 0 after them; each value null for zeros. */
+INLINE vec value_words(const elem *const row[PAIR], int64_t c, int64_t n)
+{
+    if (PAIR == 1)
+        return row[0] ? values_at(row[0] + c, 0, n) : vec_zero();
+    elem part[PAIR][sizeof(vec) / sizeof(elem)];
+    const elem *from[PAIR];
+    bool whole = n == VEC_N;
+    for (int i = 0; i < PAIR; i++)
+        whole = whole && row[i];
+    for (int i = 0; i < PAIR; i++) {
+        from[i] = whole ? row[i] + c : part[i];
+        if (!row[i])
+            memset(part[i], 0, sizeof(vec));
+        else if (!whole)
+            vec_load_some(part[i], row[i] + c, n * (int64_t)sizeof(elem));
+    }
+    return word_zip(from);
+}
+
+/* n columns from c on of MR values, each null for zeros, to the rows of panels, which lie `panel`
+ * words apart. Returns bad, NaN if one is not finite. */
+INLINE vec pack_columns(real *to, int64_t panel, const elem *const row[MR], int64_t c, int64_t n,
+                        vec bad)
+{
+    _Static_assert(VEC_N <= 2 * (int)MR, "a vector goes to two panels at most");
+    for (int i = 0; i < MR; i += PAIR) {
+        const vec w = value_words(row + i, c, n);
+        real *const at = to + c / MR * panel + i / PAIR * MR + c % MR;
+        bad = word_spoil(w, bad);
+        if (VEC_N <= (int)MR) {
+            vec_store(at, w);
+        } else {
+            vec_store_low(at, w);
+            if (n > MR)
+                vec_store_high(at + panel, w);
+        }
+    }
+    return bad;
+}
+
+INLINE vec pack_values(real *to, int64_t panel, const elem *const row[MR], int64_t dv, vec bad)
 {
     int64_t c = 0;
-    for (; row && (c + VEC_N) * PAIR <= d; c += VEC_N)
-        vec_store(to + c, word_load(row + c * PAIR));
-    for (; c * PAIR < d; c += VEC_N)
-        vec_store(to + c, row ? words_at(row, c, d) : vec_zero());
-}
-
-enum { PIECE = (int)(sizeof(vec) / sizeof(elem)) };
-
-/* The first n of CHUNK elements, and 0 in place of the others; writes up to PIECE more. */
-INLINE void some_of(elem *to, const elem *from, int64_t n)
-{
-    for (int64_t c = 0; c < CHUNK; c += PIECE)
-        if (n - c >= PIECE)
-            memcpy(to + c, from + c, sizeof(vec));
-        else if (n > c)
-            vec_load_some(to + c, from + c, (n - c) * (int64_t)sizeof(elem));
-        else
-            memset(to + c, 0, sizeof(vec));
-}
-
-/* PAIR values, each null for zeros, to one row of all panels, which lie `panel` words apart.
- * Returns bad, NaN if one is not finite. */
-INLINE vec pack_values(real *to, int64_t panel, const elem *const row[PAIR], int64_t dv, vec bad)
-{
-    for (int64_t c = 0; c < dv; c += CHUNK) {
-        elem part[PAIR][CHUNK + PIECE];
-        const elem *from[PAIR];
-        for (int i = 0; i < PAIR; i++) {
-            const int64_t n = row[i] ? min64(CHUNK, dv - c) : 0;
-            from[i] = n == CHUNK ? row[i] + c : part[i];
-            if (n < CHUNK)
-                some_of(part[i], row[i] ? row[i] + c : NULL, n);
-        }
-        real word[CHUNK];
-        for (int n = 0; n < CHUNK; n += VEC_N) {
-            const vec w = word_zip(from);
-            bad = word_spoil(w, bad);
-            vec_store(word + n, w);
-            for (int i = 0; i < PAIR; i++)
-                from[i] += VEC_N;
-        }
-        for (int i = 0; i < CHUNK && c + i < dv; i += MR, to += panel)
-            memcpy(to, word + i, MR * sizeof(real));
-    }
+    for (; c + VEC_N <= dv; c += VEC_N)
+        bad = pack_columns(to, panel, row, c, VEC_N, bad);
+    for (; c < round_up(dv, MR); c += VEC_N)
+        bad = pack_columns(to, panel, row, c, dv > c ? dv - c : 0, bad);
     return bad;
 }
 
@@ -77,6 +87,16 @@ INLINE void fetch_row(const elem *row, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
         __builtin_prefetch(row + i);
+}
+
+/* Asks for some rows, `step` apart; those that follow each other are one stretch. */
+INLINE void fetch_rows(const elem *row, int64_t step, int64_t rows, int64_t n)
+{
+    if (step == n)
+        fetch_row(row, rows * n);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            fetch_row(row + i * step, n);
 }
 
 INLINE void fetch_to_write(const elem *row, int64_t n)

@@ -27,16 +27,20 @@ struct place {
     bool direct; /* in the caller's tensors */
 };
 
+/* Where key j stands in a tensor of elements on the key side. */
+static const elem *row_of_key(const struct attn_unit *u, const struct attn_view *v, int64_t j)
+{
+    return (const elem *)attn_view_at(v, &u->p->key, u->b, j, u->head_kv, sizeof(elem));
+}
+
 static struct place place_of(const struct attn_unit *u, int64_t t)
 {
     const struct attn_problem *p = u->p;
     struct place at;
     at.direct = u->tile_info[t] & ATTN_TILE_DIRECT;
     if (at.direct) {
-        at.keys = (const real *)(const void *)attn_view_at(&p->k, &p->key, u->b, t * BK,
-                                                           u->head_kv, sizeof(elem));
-        at.values = (const real *)(const void *)attn_view_at(&p->v, &p->key, u->b, t * BK,
-                                                             u->head_kv, sizeof(elem));
+        at.keys = (const real *)(const void *)row_of_key(u, &p->k, t * BK);
+        at.values = (const real *)(const void *)row_of_key(u, &p->v, t * BK);
         at.key_step = p->k.token;
         at.value_step = p->v.token;
         at.panel = MR;
@@ -67,37 +71,35 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
 {
     const struct attn_problem *p = u->p;
     const int64_t d = p->head_dim, dv = p->head_dim_v;
-    const int64_t ahead = rows_ahead(d + dv);
+    const int64_t k_step = p->k.token, v_step = p->v.token, panel = panel_words(u->room);
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
+    const int64_t ahead = rows_ahead(d + dv), more = u->nk - k0 - ahead;
     if (is_direct(u, k0, n))
         return ATTN_TILE_DIRECT;
-    real *keys = (real *)(void *)to, *values = keys + key_words(u->room, d);
     const bool paged = p->key.table != NULL;
-    const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, k0, u->head_kv, sizeof(elem));
-    const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, k0, u->head_kv, sizeof(elem));
+    real *keys = (real *)(void *)to, *values = keys + key_words(u->room, d);
+    const elem *k = row_of_key(u, &p->k, k0), *v = row_of_key(u, &p->v, k0);
     vec bad = vec_zero();
     int64_t hidden = 0;
 
-    for (int64_t j = 0; j < round_up(n, MR); j += PAIR) {
-        const elem *value[PAIR];
-        for (int i = 0; i < PAIR; i++) {
-            const bool given = j + i < n && (!u->key_mask || u->key_mask[k0 + j + i]);
-            if (!paged && k0 + j + i + ahead < u->nk) {
-                fetch_row(k + (j + i + ahead) * p->k.token, d);
-                fetch_row(v + (j + i + ahead) * p->v.token, dv);
-            }
-            hidden += j + i < n && !given;
-            const elem *key = given ? k + (j + i) * p->k.token : NULL;
-            value[i] = given ? v + (j + i) * p->v.token : NULL;
-            if (given && paged) {
-                key = (const elem *)attn_view_at(&p->k, &p->key, u->b, k0 + j + i, u->head_kv,
-                                                 sizeof(elem));
-                value[i] = (const elem *)attn_view_at(&p->v, &p->key, u->b, k0 + j + i, u->head_kv,
-                                                      sizeof(elem));
-            }
-            pack_key(keys + (j + i) * words(d), key, d);
+    for (int64_t j = 0; j < n; j += MR) {
+        const elem *key[MR], *value[MR];
+        if (!paged) {
+            fetch_rows(k + (j + ahead) * k_step, k_step, min64(MR, more - j), d);
+            fetch_rows(v + (j + ahead) * v_step, v_step, min64(MR, more - j), dv);
         }
-        bad = pack_values(values + j / PAIR * MR, panel_words(u->room), value, dv, bad);
+        for (int i = 0; i < MR; i++) {
+            const bool given = j + i < n && (!u->key_mask || u->key_mask[k0 + j + i]);
+            hidden += j + i < n && !given;
+            key[i] = given ? k + (j + i) * k_step : NULL;
+            value[i] = given ? v + (j + i) * v_step : NULL;
+            if (given && paged) {
+                key[i] = row_of_key(u, &p->k, k0 + j + i);
+                value[i] = row_of_key(u, &p->v, k0 + j + i);
+            }
+        }
+        pack_keys(keys + j * words(d), key, d);
+        bad = pack_values(values + j / PAIR * MR, panel, value, dv, bad);
     }
     const bool finite = vmask_all(vec_le(bad, vec_zero()));
     return (uint8_t)((hidden > 0 ? ATTN_TILE_HIDES : 0) | (hidden == n ? ATTN_TILE_HIDDEN : 0) |

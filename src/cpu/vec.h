@@ -8,6 +8,8 @@
  *   VEC_LOAD_SOME, vec_load_some(to, from, n)
  *                         where it is short: copies n bytes, less than a vector's, and 0 after them up
  *                         to the end of a vector; reads no others
+ *   VEC_HALVES, vec_store_low, vec_store_high
+ *                         the same for the first and the last half of a vector's numbers
  *   vec_set, vec_add, vec_sub, vec_mul, vec_div
  *   vec_fma, vec_fms      a b + c, a b - c; in one rounding if the set can, vec_fms always so for
  *                         products that nearly are c
@@ -82,6 +84,11 @@ INLINE void vec_load_some(void *to, const void *from, int64_t n)
     memset(to, 0, sizeof(vec));
     memcpy(to, from, (size_t)n);
 }
+#endif
+
+#ifndef VEC_HALVES
+INLINE void vec_store_low(real *p, vec a) { memcpy(p, &a, sizeof a / 2); }
+INLINE void vec_store_high(real *p, vec a) { memcpy(p, (char *)&a + sizeof a / 2, sizeof a / 2); }
 #endif
 
 /* What multiplies differences of scores to give exponents of 2; and the difference, below 0, at

@@ -12,6 +12,9 @@ typedef __m256 vmask;
 
 INLINE vec vec_load(const real *p) { return _mm256_loadu_ps(p); }
 INLINE void vec_store(real *p, vec a) { _mm256_storeu_ps(p, a); }
+#define VEC_HALVES
+INLINE void vec_store_low(real *p, vec a) { _mm_storeu_ps(p, _mm256_castps256_ps128(a)); }
+INLINE void vec_store_high(real *p, vec a) { _mm_storeu_ps(p, _mm256_extractf128_ps(a, 1)); }
 INLINE vec vec_set(real a) { return _mm256_set1_ps(a); }
 INLINE vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 INLINE vec vec_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }

@@ -12,6 +12,9 @@ typedef __mmask16 vmask;
 
 INLINE vec vec_load(const real *p) { return _mm512_loadu_ps(p); }
 INLINE void vec_store(real *p, vec a) { _mm512_storeu_ps(p, a); }
+#define VEC_HALVES
+INLINE void vec_store_low(real *p, vec a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a)); }
+INLINE void vec_store_high(real *p, vec a) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(a, 1)); }
 INLINE vec vec_set(real a) { return _mm512_set1_ps(a); }
 INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
