@@ -122,19 +122,28 @@ static void allow(struct judge *j, int64_t b, int order)
     values_close(&eager);
 }
 
-static void widen(struct judge *j, int64_t b)
+/* Allows what twice as many orders ask for, for a sequence, or, in the backward pass, for all. */
+static bool widen(struct judge *j, int64_t b)
 {
-    for (int order = 1; order < j->orders && !j->wide[b]; order++)
-        allow(j, b, order);
-    j->wide[b] = true;
+    const bool backward = j->batch->backward;
+    int *const ran = &j->ran[backward ? 0 : b];
+    const int before = *ran, end = 2 * before < j->orders ? 2 * before : j->orders;
+
+    for (; *ran < end; ++*ran)
+        if (backward)
+            judge_allow_gradients(j, *ran);
+        else
+            allow(j, b, *ran);
+    return *ran > before;
 }
 
-void judge_widen(struct judge *j)
+bool judge_widen(struct judge *j)
 {
-    for (int64_t b = 0; b < j->count && !j->batch->backward; b++)
-        widen(j, b);
-    while (j->batch->backward && j->order < j->orders)
-        judge_allow_gradients(j, j->order++);
+    bool more = false;
+
+    for (int64_t b = 0; b < (j->batch->backward ? 1 : j->count); b++)
+        more = widen(j, b) || more;
+    return more;
 }
 
 /* Where the groups of values begin that have a budget each. */
@@ -170,8 +179,8 @@ static void open_sequence(struct judge *j, int64_t b)
                    (size_t)(part->at[b + 1] - part->at[b]) * sizeof *part->truth);
     }
     values_close(&x);
-    j->wide[b] = j->orders < 2;
     allow(j, b, 0);
+    j->ran[b] = 1;
 }
 
 void judge_open(struct judge *j, const struct batch *n, int orders)
@@ -189,7 +198,8 @@ void judge_open(struct judge *j, const struct batch *n, int orders)
         open_sequence(j, b);
     if (n->backward) {
         judge_gradients(j);
-        judge_allow_gradients(j, j->order++);
+        judge_allow_gradients(j, 0);
+        j->ran[0] = 1;
     }
 }
 
@@ -239,21 +249,6 @@ void judge_where(const struct judge *j, enum compare_what what, int64_t index, c
              (long long)(g / heads), (long long)(g % heads), tail);
 }
 
-/* Allows more, for group g, if there is more to allow. */
-static bool widen_group(struct judge *j, int64_t g)
-{
-    if (j->batch->backward) {
-        if (j->order >= j->orders)
-            return false;
-        judge_allow_gradients(j, j->order++);
-        return true;
-    }
-    if (j->wide[g / j->hq])
-        return false;
-    widen(j, g / j->hq);
-    return true;
-}
-
 static bool judge_part(struct judge *j, enum compare_what what, const double *got, double *worst,
                        char *why, size_t size)
 {
@@ -265,7 +260,7 @@ static bool judge_part(struct judge *j, enum compare_what what, const double *go
         const int64_t from = part->from[g], most = part->from[g + 1] - from;
         if (compare_values(what, part->truth + from, part->allowed[g], got + from, most, worst, &f))
             continue;
-        if (widen_group(j, g)) {
+        if (widen(j, j->batch->backward ? 0 : g / j->hq)) {
             g--; /* once more */
             continue;
         }

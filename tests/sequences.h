@@ -59,8 +59,7 @@ struct judge {
     int64_t hq, dv;
     attn_dtype dtype;
     int orders;            /* of sums in which the plain loops may be run */
-    bool wide[MOST_BATCH]; /* all of them were */
-    int order;             /* backward: so many of them were */
+    int ran[MOST_BATCH];   /* so many of them were; backward: the same for all, the first */
     struct judge_part part[COMPARES];
 };
 
@@ -68,9 +67,9 @@ struct judge {
 void judge_open(struct judge *j, const struct batch *b, int orders);
 void judge_close(struct judge *j);
 
-/* Runs the plain loops in all orders, which is otherwise done for those sequences only where a
- * result exceeds what one order allows; in the backward pass order by order. */
-void judge_widen(struct judge *j);
+/* Runs the plain loops in twice as many orders; false if they were run in all. Otherwise that is
+ * done only where a result exceeds what one order allows. */
+bool judge_widen(struct judge *j);
 
 /* Where a value of a result stands, in words. */
 void judge_where(const struct judge *j, enum compare_what what, int64_t index, char *text,

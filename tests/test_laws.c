@@ -407,12 +407,8 @@ static void merged(struct law *l, const struct batch *n, struct judge *j,
         long double *spread = test_alloc((size_t)(j->count * j->hq) * sizeof *spread);
         merge(j, &x[0], &x[1], spread);
         bool good = merged_near(j, k, spread, first, &x[0], why, sizeof why);
-        if (!good) {
-            judge_widen(j);
-            judge_widen(&k[0]);
-            judge_widen(&k[1]);
+        while (!good && judge_widen(j) + judge_widen(&k[0]) + judge_widen(&k[1]) > 0)
             good = merged_near(j, k, spread, first, &x[0], why, sizeof why);
-        }
         law_says(l, good, why);
         free(spread);
     }
