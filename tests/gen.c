@@ -25,7 +25,10 @@ static int64_t draw_head_dim(struct rng *r)
 {
     static const int16_t usual[] = {1, 3, 8, 16, 24, 40, 63, 64, 64, 65, 80, 128, 128, 129};
     static const int16_t rare[] = {2, 7, 17, 31, 32, 33, 96, 100, 160, 192, 256, 300};
+    static const int16_t narrow[] = {4, 5, 6, 9, 10, 11, 12};
 
+    if (rng_chance(r, 10))
+        return RNG_PICK(r, narrow);
     return rng_chance(r, 85) ? RNG_PICK(r, usual) : RNG_PICK(r, rare);
 }
 

@@ -207,8 +207,10 @@ static void check_seed(const struct options *o, uint64_t seed, struct target *ta
 static void check_fixed(const struct options *o, struct target *targets, int count)
 {
     static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_BF16};
-    static const int64_t queries[] = {1, 40};
-    enum { CASES = 12, KEYS = 133, RUN = 16 };
+    static const struct {
+        int64_t nq, d, dv;
+    } shapes[] = {{1, 16, 8}, {40, 16, 8}, {3, 5, 12}}; /* a row, a block of them, narrow heads */
+    enum { CASES = 18, KEYS = 133, RUN = 16 };
 
     for (uint64_t n = 0; n < CASES; n++) {
         const bool masked = n & 1; /* every second run of keys is hidden; else there is a window */
@@ -216,8 +218,9 @@ static void check_fixed(const struct options *o, struct target *targets, int cou
         struct rng r = rng_seeded(n);
         struct batch b = {.count = 1};
         struct truth_seq *s = &b.seq[0];
-        *s = (struct truth_seq){.dtype = types[n / 4], .nq = queries[n / 2 % 2], .nk = KEYS,
-                                .hq = 2, .hkv = 1, .d = 16, .dv = 8};
+        const int shape = (int)(n / 2 % 3);
+        *s = (struct truth_seq){.dtype = types[n / 6], .nq = shapes[shape].nq, .nk = KEYS,
+                                .hq = 2, .hkv = 1, .d = shapes[shape].d, .dv = shapes[shape].dv};
         s->q = stain_numbers(s->dtype, s->hq * s->nq * s->d, &r);
         s->kt = stain_numbers(s->dtype, s->d * s->nk, &r);
         s->v = stain_numbers(s->dtype, s->nk * s->dv, &r);

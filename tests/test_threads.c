@@ -30,6 +30,7 @@ static const struct shape {
     {"groups of heads", 3, {70, 260, 131}, {200, 260, 140}, 8, 2, 64, 64, 0, 1},
     {"one query, many keys", 4, {1, 1, 1, 1}, {3000, 17, 5000, 900}, 8, 2, 64, 64, 0, 0},
     {"many keys, one key head", 2, {30, 5}, {1500, 2000}, 8, 1, 33, 17, 1, 0},
+    {"narrow heads", 3, {2, 2, 2}, {9000, 0, 2300}, 24, 6, 7, 12, 1, 0},
 };
 
 /* A shape with its tensors, packed. */

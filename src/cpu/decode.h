@@ -52,6 +52,7 @@ enum { SEE_NONE = 1, SEE_ALL = 2, SEE_SOME = SEE_NONE | SEE_ALL };
 
 /* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
 struct rows {
+    bool dense;           /* each row follows the one before */
     const elem *at[RUN];  /* past the run's end, up to the end of a step, its last one */
     const elem *next;     /* null where nothing is asked for */
     int64_t apart;        /* elements from one of those to the following one */
@@ -72,7 +73,11 @@ static int64_t head_reals(const struct item *t)
 }
 
 /* Whether to turn keys and values pays: few rows had better read them as they lie. */
-static bool is_narrow(int64_t width, int64_t rows) { return width <= NARROW && width < 3 * rows; }
+static bool is_narrow(const struct attn_problem *p, int64_t rows)
+{
+    const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    return width <= NARROW && width < 3 * rows;
+}
 
 static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows)
 {
@@ -81,7 +86,7 @@ static void item_shape(struct item *t, const struct attn_problem *p, int64_t row
     t->word_room = round_up(words(t->d), VEC_N);
     t->value_room = round_up(t->dv, VEC_N);
     t->rows = rows;
-    t->narrow = is_narrow(t->d > t->dv ? t->d : t->dv, rows);
+    t->narrow = is_narrow(p, rows);
     t->sum_room = t->narrow ? t->dv * VEC_N : t->value_room;
 }
 

@@ -18,14 +18,39 @@ struct turned {
     real values[NARROW][TURNED];
 };
 
-/* The n rows of a run to to[count]: words, or values; past the last one it is repeated. */
-INLINE void turn(const struct item *t, real (*to)[TURNED], const struct rows *rows, int64_t n,
-                 int64_t count, int64_t width, bool keys)
+/* Rows that follow each other: a compiler makes loads and permutations of them. */
+INLINE void turn_dense(real (*to)[TURNED], const elem *from, int64_t n, int width)
 {
-    for (int64_t i = 0; rows->next && i < n; i++)
-        fetch(t, rows->next + i * rows->apart, width * (int64_t)sizeof(elem));
-    for (int64_t j = 0; j < n; j += VEC_N) {
-        if (PAIR == 1 && count <= 2) { /* most of a vector would be turned for nothing */
+    for (int c = 0; c < width; c++)
+        for (int64_t j = 0; j < n; j++)
+            to[c][j] = elem_get(from[j * width + c]);
+}
+
+/* The n rows of a run to to[width], or, if they are keys, to to[words]; past the last one it is
+ * repeated up to the end of a vector. */
+INLINE void turn(const struct item *t, real (*to)[TURNED], const struct rows *rows, int64_t n,
+                 int64_t width, bool keys)
+{
+    const int64_t count = keys ? words(width) : width;
+    const bool numbers = !keys || PAIR == 1;
+    const int64_t bytes = width * (int64_t)sizeof(elem);
+    int64_t j = 0;
+    if (rows->next && rows->apart == width)
+        fetch(t, rows->next, n * bytes);
+    else
+        for (int64_t i = 0; rows->next && i < n; i++)
+            fetch(t, rows->next + i * rows->apart, bytes);
+    if (numbers && rows->dense && width <= 4) {
+        j = n / VEC_N * VEC_N;
+        switch (width) {
+        case 1: turn_dense(to, rows->at[0], j, 1); break;
+        case 2: turn_dense(to, rows->at[0], j, 2); break;
+        case 3: turn_dense(to, rows->at[0], j, 3); break;
+        default: turn_dense(to, rows->at[0], j, 4); break;
+        }
+    }
+    for (; j < n; j += VEC_N) {
+        if (numbers && count <= 2) { /* most of a vector would be turned for nothing */
             for (int64_t c = 0; c < count; c++)
                 for (int64_t i = j; i < j + VEC_N; i++)
                     to[c][i] = elem_get(rows->at[i][c]);
@@ -72,7 +97,8 @@ static NOINLINE void dots_turned(const struct turned *turned, const real *q, int
         dot_turned(turned, q, n, j, 1, score);
 }
 
-/* o += p v for some columns, of keys `from` to `to`, both multiples of VEC_N. */
+/* o += p v for some columns, of keys `from` to `to`, from one step to another: those of the last
+ * step that are not there have the weight 0, and the value of the last one. */
 INLINE void mix_turned_columns(real *o, const real *p, const real (*v)[TURNED], int64_t from,
                                int64_t to, int columns)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A run of keys and values against the rows of a head, where there are few rows.
+ * A run of keys and values against the rows of a head, where there are few rows. What is said here
+ * of vectors along the head is otherwise in narrow heads, see decode_narrow.h.
  *
  * Rows go in groups of 4, then 2, then 1. A step takes the RB rows of a group and KB keys, KB * RB
  * = VEC_N: their products are VEC_N vectors along the head, whose sums become one vector of scores,
@@ -365,7 +366,7 @@ INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
 }
 
 /* A run against all rows of a head: all products with keys first, while those are near. */
-static void head_run(const struct item *t, const struct head *h, const struct run *run)
+static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run)
 {
     _Alignas(64) real weight[ROWS * RUN];
     for (const struct group *g = t->group; g < t->group + t->groups; g++)
@@ -386,11 +387,11 @@ static void head_run(const struct item *t, const struct head *h, const struct ru
 static NOINLINE void narrow_run(const struct item *t, const struct head *head,
                                 const struct run *run)
 {
-    struct turned turned;
-    struct head h = *head;
+    _Alignas(64) struct turned turned;
     _Alignas(64) real weight[TURNED];
-    turn(t, turned.keys, &run->k, run->n, words(t->d), t->d, true);
-    turn(t, turned.values, &run->v, run->n, t->dv, t->dv, false);
+    struct head h = *head;
+    turn(t, turned.keys, &run->k, run->n, t->d, true);
+    turn(t, turned.values, &run->v, run->n, t->dv, false);
     h.turned = &turned;
     for (int64_t n = 0; n < t->groups; n++) {
         dots_turned(&turned, h.q + n * t->word_room, words(t->d), run->n, weight);

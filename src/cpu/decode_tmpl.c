@@ -2,7 +2,7 @@
 /*
  * Forward kernel for few rows (see most_rows()), built once per instruction set and element type.
  * What counts here is to read keys and values once, in the order of memory, for all rows that share
- * them; nothing is packed.
+ * them. They are used where they lie; only those of narrow heads are copied, run by run.
  *
  * A long sequence is cut into chunks of keys, by its length alone, and merge() adds what they gave.
  * A chunk is walked in runs of keys (decode_run.h).
@@ -13,16 +13,20 @@
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
  * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
  * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
- * turned than packed.
+ * turned than packed; the tiled form does pack them where type or width ask for it. What else makes
+ * it pack is where keys lie and what hides them, on which no result may depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const int64_t lanes = (NV + 1) / 2 * VEC_N, most = lanes < ROWS ? lanes : ROWS;
-    const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    const bool packs = sizeof(elem) != sizeof(real) || p->head_dim_v % MR != 0;
-    if (p->head_dim >= 4 * VEC_N || (width <= NARROW && packs && nk >= 256))
+    const bool same_type = sizeof(elem) == sizeof(real);
+    const bool packs = !same_type || p->head_dim_v % MR != 0;
+    const bool narrow = packs && nk >= 256 && is_narrow(p, most * 5 / 8 + 1);
+    if (p->head_dim >= 4 * VEC_N || narrow)
         return most;
-    return p->head_dim < VEC_N && nk < 64 ? most * 3 / 8 : most * 5 / 8;
+    if (p->head_dim < VEC_N && nk < 64)
+        return most * 3 / 8;
+    return same_type && p->head_dim > 28 ? most * 6 / 8 : most * 5 / 8;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
@@ -76,6 +80,7 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
                             : first + i * v->token;
     for (int64_t i = run->n; i % VEC_N != 0; i++)
         rows->at[i] = rows->at[run->n - 1];
+    rows->dense = v->token == width && !paged;
     rows->next = NULL;
     rows->apart = one ? width : v->token;
     if (t->u->asks != ATTN_ASKS_NOTHING && !paged && j + ahead + run->n <= t->hi)

@@ -20,8 +20,9 @@
 
 /* A set whose kernels for bf16 are those of another name; the backward pass has none of these. */
 #define SET(isa, usable, bf16_isa) \
-    {#bf16_isa, usable, {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
-                         [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}, \
+    {#bf16_isa, usable, \
+     {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
+      [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}, \
      {[ATTN_F32] = &attn_bwd_f32_##isa, [ATTN_F64] = &attn_bwd_f64_##isa, \
       [ATTN_F16] = &attn_bwd_f16_##isa, [ATTN_BF16] = &attn_bwd_bf16_##isa}, \
      {[ATTN_F32] = &attn_softmax_f32_##isa, [ATTN_F64] = &attn_softmax_f64_##isa}}

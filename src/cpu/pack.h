@@ -31,7 +31,7 @@ INLINE void pack_keys(real *to, const elem *const row[MR], int64_t d)
             vec_store(to + i * n + c, row[i] ? word_load(row[i] + c * PAIR) : vec_zero());
 }
 
-/* Words of the n columns of PAIR values, n <= VEC_N, and 0 after them; each value null for zeros. */
+/* Words of n <= VEC_N columns of PAIR values, each null for zeros, and 0 after them. */
 INLINE vec value_words(const elem *const row[PAIR], int64_t c, int64_t n)
 {
     if (PAIR == 1)

@@ -6,8 +6,8 @@
  *   MR, NV                shape of the register block: MR broadcast operands by NV vectors
  *   vec_load, vec_store   any alignment
  *   VEC_LOAD_SOME, vec_load_some(to, from, n)
- *                         where it is short: copies n bytes, less than a vector's, and 0 after them up
- *                         to the end of a vector; reads no others
+ *                         where it is short: copies n bytes, less than a vector's, and 0 after
+ *                         them up to the end of a vector; reads no others
  *   VEC_HALVES, vec_store_low, vec_store_high
  *                         the same for the first and the last half of a vector's numbers
  *   vec_set, vec_add, vec_sub, vec_mul, vec_div
@@ -24,9 +24,9 @@
  *                         may count as the largest
  *   EXP2_BITS, vec_power(i, n)
  *                         where a register holds a table of roots of 2: 2^n for a multiple n of
- *                         2^-EXP2_BITS, and 0 up to EXP2_LOW + 1; above the range of exponents it is
- *                         infinite or NaN. The lowest bits of i's representation count these
- *                         multiples
+ *                         2^-EXP2_BITS, and 0 up to EXP2_LOW + 1; above the range of exponents
+ *                         it is infinite or NaN. The lowest bits of i's representation count
+ *                         these multiples
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   vec_transpose         VEC_N vectors as a square matrix, in place
