@@ -8,7 +8,8 @@
 
 #include "cpu/tmpl.h"
 
-enum { ROWS = 16 };                           /* of a unit at most */
+/* Rows of a unit, at most: as the smallest block of the tiled form has lanes. */
+enum { LANES = (NV + 1) / 2 * VEC_N, ROWS = LANES < 16 ? (int)LANES : 16 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS };

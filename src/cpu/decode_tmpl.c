@@ -18,15 +18,14 @@
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
-    const int64_t lanes = (NV + 1) / 2 * VEC_N, most = lanes < ROWS ? lanes : ROWS;
     const bool same_type = sizeof(elem) == sizeof(real);
     const bool packs = !same_type || p->head_dim_v % MR != 0;
-    const bool narrow = packs && nk >= 256 && is_narrow(p, most * 5 / 8 + 1);
+    const bool narrow = packs && nk >= 256 && is_narrow(p, ROWS * 5 / 8 + 1);
     if (p->head_dim >= 4 * VEC_N || narrow)
-        return most;
+        return ROWS;
     if (p->head_dim < VEC_N && nk < 64)
-        return most * 3 / 8;
-    return same_type && p->head_dim > 28 ? most * 6 / 8 : most * 5 / 8;
+        return ROWS * 3 / 8;
+    return same_type && p->head_dim > 28 ? ROWS * 6 / 8 : ROWS * 5 / 8;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
