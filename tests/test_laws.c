@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "element.h"
 #include "gen.h"
 #include "laws.h"
 #include "memory.h"
@@ -470,6 +471,39 @@ static void check_problem(const struct options *o, struct target *targets, int c
     batch_free(&n);
 }
 
+static double *numbers(attn_dtype type, int64_t n, struct rng *r)
+{
+    double *x = test_alloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = element_round(type, rng_normal(r));
+    return x;
+}
+
+/* Heads of few numbers in one key head, so that rows follow each other, in pages do so only within
+ * one: which is rarely drawn. */
+static void check_narrow(const struct options *o, struct target *targets, int count)
+{
+    static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
+    static const int64_t widths[] = {1, 2, 3, 4, 5};
+    enum { KEYS = 133, WIDTHS = sizeof widths / sizeof *widths };
+
+    for (uint64_t n = 0; n < 4 * WIDTHS; n++) {
+        struct rng r = rng_seeded(n);
+        struct batch b = {.count = 1};
+        struct truth_seq *s = &b.seq[0];
+        struct problem p;
+        *s = (struct truth_seq){.dtype = types[n % 4], .nq = 1, .nk = KEYS, .hq = 2, .hkv = 1,
+                                .d = widths[n / 4], .dv = widths[WIDTHS - 1 - n / 4]};
+        s->q = numbers(s->dtype, s->hq * s->d, &r);
+        s->kt = numbers(s->dtype, s->d * s->nk, &r);
+        s->v = numbers(s->dtype, s->nk * s->dv, &r);
+        batch_problem(&p, &b, &packed);
+        check_problem(o, targets, count, &p);
+        problem_free(&p);
+        batch_free(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct options o = options_parse(argc, argv, "laws", 55);
@@ -486,6 +520,7 @@ int main(int argc, char **argv)
         check_problem(&o, targets, count, &p);
         problem_free(&p);
     }
+    check_narrow(&o, targets, count);
     targets_close(targets, count);
     return report_end();
 }
