@@ -41,7 +41,7 @@
  * the largest over this many plain computations, which differ in what "plain" leaves open (see
  * truth_eager_in_type()).
  */
-#define BUDGET_ORDERS 128
+#define BUDGET_ORDERS 64
 
 enum compare_what {
     COMPARE_OUT,

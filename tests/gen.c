@@ -25,11 +25,20 @@ static int64_t draw_head_dim(struct rng *r)
 {
     static const int16_t usual[] = {1, 3, 8, 16, 24, 40, 63, 64, 64, 65, 80, 128, 128, 129};
     static const int16_t rare[] = {2, 7, 17, 31, 32, 33, 96, 100, 160, 192, 256, 300};
-    static const int16_t narrow[] = {4, 5, 6, 9, 10, 11, 12};
 
-    if (rng_chance(r, 10))
-        return RNG_PICK(r, narrow);
     return rng_chance(r, 85) ? RNG_PICK(r, usual) : RNG_PICK(r, rare);
+}
+
+/* Narrow heads in a part of all problems; drawn apart, which leaves the others as they are. */
+static void draw_narrow(struct problem *p)
+{
+    static const int16_t dims[] = {4, 5, 6, 9, 10, 11, 12};
+    struct rng r = rng_seeded(p->seed ^ UINT64_C(0x4a44));
+
+    if (!rng_chance(&r, 12))
+        return;
+    p->d = RNG_PICK(&r, dims);
+    p->dv = rng_chance(&r, 70) ? p->d : RNG_PICK(&r, dims);
 }
 
 static void draw_heads(struct problem *p, struct rng *r)
@@ -42,6 +51,7 @@ static void draw_heads(struct problem *p, struct rng *r)
     p->tell_hkv = p->hq != p->hkv || rng_chance(r, 50);
     p->d = draw_head_dim(r);
     p->dv = rng_chance(r, 70) ? p->d : draw_head_dim(r);
+    draw_narrow(p);
     p->tell_dv = p->dv != p->d || rng_chance(r, 50);
 }
 
