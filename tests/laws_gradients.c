@@ -59,8 +59,10 @@ static void doubled(struct law *l, const struct batch *drawn, struct rng *r)
                 n.seq[b].dout[x] *= 2;
         if (law_run(l, &n, &packed, &twice)) {
             for (int what = COMPARE_DQ; what < COMPARES; what++) {
-                if (has_large(n.seq[0].dtype, once.part[what], once.count[what]))
+                if (has_large(n.seq[0].dtype, once.part[what], once.count[what])) {
+                    report_skip("dout doubled: gradients near the end of their range");
                     continue;
+                }
                 for (int64_t x = 0; x < once.count[what] && good; x++)
                     if (isfinite(once.part[what][x]) &&
                         !is_double(n.seq[0].dtype, once.part[what][x], twice.part[what][x])) {
@@ -194,6 +196,8 @@ static bool adds_up(const struct judge *j, const struct result *x, char *why, si
                     sum += dv[k * s->dv];
                     open = open || truth[k * s->dv] == TRUTH_OPEN;
                 }
+                if (open)
+                    report_skip("sum of dv: a column's truth is open");
                 good = open || fabsl(sum - want) <=
                                    (long double)s->nk * part->allowed[b * s->hkv + g];
                 if (!good)
