@@ -4,6 +4,9 @@
 #include <float.h>
 #include <math.h>
 
+#include "memory.h"
+#include "rng.h"
+
 static const struct {
     const char *name;
     size_t size;
@@ -87,4 +90,13 @@ void element_set(attn_dtype type, void *data, int64_t index, double x)
     case ATTN_F32: ((float *)data)[index] = (float)x; break;
     default: ((uint16_t *)data)[index] = encode(type, x); break;
     }
+}
+
+double *element_numbers(attn_dtype type, int64_t n, struct rng *r)
+{
+    double *x = test_alloc((size_t)n * sizeof *x);
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = element_round(type, rng_normal(r));
+    return x;
 }

@@ -160,15 +160,6 @@ void stain_drawn(const struct options *o, const struct problem *p, const struct 
  * are scaled see far_keys(). */
 enum rule { BY_BAND, BY_MASK, BY_BIAS, BY_DROPOUT, BY_SCORE, RULES };
 
-double *stain_numbers(attn_dtype type, int64_t n, struct rng *r)
-{
-    double *x = test_alloc((size_t)n * sizeof *x);
-
-    for (int64_t i = 0; i < n; i++)
-        x[i] = element_round(type, rng_normal(r));
-    return x;
-}
-
 /* Every second key has products at the end of the range, which a large scale takes out of it; the
  * rest of the queries makes up for that scale. */
 static void far_keys(struct truth_seq *s)
@@ -192,11 +183,11 @@ static struct truth_seq fixed(enum rule rule, attn_dtype type, struct rng *r)
                           .scale = -0.4};
     const int64_t rows = s.hq * s.nq;
 
-    s.q = stain_numbers(type, rows * s.d, r);
-    s.kt = stain_numbers(type, s.d * s.nk, r);
-    s.v = stain_numbers(type, s.nk * s.dv, r);
-    s.dout = stain_numbers(type, rows * s.dv, r);
-    s.dlse = stain_numbers(element_computing(type), rows, r);
+    s.q = element_numbers(type, rows * s.d, r);
+    s.kt = element_numbers(type, s.d * s.nk, r);
+    s.v = element_numbers(type, s.nk * s.dv, r);
+    s.dout = element_numbers(type, rows * s.dv, r);
+    s.dlse = element_numbers(element_computing(type), rows, r);
     s.out = test_alloc((size_t)(rows * s.dv) * sizeof *s.out);
     s.lse = test_alloc((size_t)rows * sizeof *s.lse);
     if (rule == BY_BAND) {

@@ -15,7 +15,4 @@ void stain_drawn(const struct options *o, const struct problem *p, const struct 
 /* In each input of a small problem, for each thing that may decide which pairs take part. */
 void stain_fixed(const struct options *o, struct target *targets, int count);
 
-/* n normal numbers, as the type holds them. */
-double *stain_numbers(attn_dtype type, int64_t n, struct rng *r);
-
 #endif

@@ -471,14 +471,6 @@ static void check_problem(const struct options *o, struct target *targets, int c
     batch_free(&n);
 }
 
-static double *numbers(attn_dtype type, int64_t n, struct rng *r)
-{
-    double *x = test_alloc((size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = element_round(type, rng_normal(r));
-    return x;
-}
-
 /* Heads of few numbers in one key head, so that rows follow each other, in pages do so only within
  * one: which is rarely drawn. */
 static void check_narrow(const struct options *o, struct target *targets, int count)
@@ -494,9 +486,9 @@ static void check_narrow(const struct options *o, struct target *targets, int co
         struct problem p;
         *s = (struct truth_seq){.dtype = types[n % 4], .nq = 1, .nk = KEYS, .hq = 2, .hkv = 1,
                                 .d = widths[n / 4], .dv = widths[WIDTHS - 1 - n / 4]};
-        s->q = numbers(s->dtype, s->hq * s->d, &r);
-        s->kt = numbers(s->dtype, s->d * s->nk, &r);
-        s->v = numbers(s->dtype, s->nk * s->dv, &r);
+        s->q = element_numbers(s->dtype, s->hq * s->d, &r);
+        s->kt = element_numbers(s->dtype, s->d * s->nk, &r);
+        s->v = element_numbers(s->dtype, s->nk * s->dv, &r);
         batch_problem(&p, &b, &packed);
         check_problem(o, targets, count, &p);
         problem_free(&p);

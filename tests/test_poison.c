@@ -221,9 +221,9 @@ static void check_fixed(const struct options *o, struct target *targets, int cou
         const int shape = (int)(n / 2 % 3);
         *s = (struct truth_seq){.dtype = types[n / 6], .nq = shapes[shape].nq, .nk = KEYS,
                                 .hq = 2, .hkv = 1, .d = shapes[shape].d, .dv = shapes[shape].dv};
-        s->q = stain_numbers(s->dtype, s->hq * s->nq * s->d, &r);
-        s->kt = stain_numbers(s->dtype, s->d * s->nk, &r);
-        s->v = stain_numbers(s->dtype, s->nk * s->dv, &r);
+        s->q = element_numbers(s->dtype, s->hq * s->nq * s->d, &r);
+        s->kt = element_numbers(s->dtype, s->d * s->nk, &r);
+        s->v = element_numbers(s->dtype, s->nk * s->dv, &r);
         s->key_mask = masked ? test_alloc(KEYS) : NULL;
         for (int64_t j = 0; masked && j < KEYS; j++)
             s->key_mask[j] = j / RUN % 2 == 0;
