@@ -285,14 +285,29 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
                 t->seen[j] &= ~(UINT32_C(1) << lane);
 }
 
+/* o += p v over keys j0 .. j1 - 1 of a tile that is used where it lies. If columns are no multiple
+ * of MR the last MR of them are a panel, too, and what it shares with another stays as it is. */
+INLINE void mix_direct(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
+{
+    const int64_t whole = t->dv / MR * MR, step = at->value_step;
+    const size_t shared = (size_t)((whole + MR - t->dv) * BQ) * sizeof(real);
+    real kept[MR * BQ], *last = t->o + (t->dv - MR) * BQ;
+    mix(t, t->o, whole, t->begun, at->values, step, MR, t->p, j0, j1, false, nv);
+    if (whole == t->dv)
+        return;
+    memcpy(kept, last, shared);
+    mix(t, last, MR, t->begun, at->values + t->dv - MR, step, MR, t->p, j0, j1, false, nv);
+    memcpy(last, kept, shared);
+}
+
 /* o += p v over keys j0 .. j1 - 1 of the tile. */
 static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
     const int64_t n = t->dv_panels;
     if (at->direct && t->vectors < NV)
-        mix(t, t->o, n, t->begun, at->values, at->value_step, MR, t->p, j0, j1, false, HALF);
+        mix_direct(t, at, j0, j1, HALF);
     else if (at->direct)
-        mix(t, t->o, n, t->begun, at->values, at->value_step, MR, t->p, j0, j1, false, NV);
+        mix_direct(t, at, j0, j1, NV);
     else if (t->vectors < NV)
         mix(t, t->o, n, t->begun, at->values, MR, at->panel, t->p, j0, j1, false, HALF);
     else

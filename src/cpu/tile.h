@@ -10,7 +10,6 @@
 
 #include "cpu/pack.h"
 
-enum { FAR_BYTES = 1 << 19 };          /* of keys and values: a second cache has room for fewer */
 enum { DIRECT_ROWS = 2 * NV * VEC_N }; /* so many rows at most use tiles where they lie */
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
@@ -63,7 +62,7 @@ static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
     const struct attn_problem *p = u->p;
     return sizeof(elem) == sizeof(real) && u->nq * p->group <= DIRECT_ROWS &&
            u->nk * (p->head_dim + p->head_dim_v) * (int64_t)sizeof(elem) <= FAR_BYTES &&
-           n % MR == 0 && p->head_dim_v % MR == 0 && !p->key.table && !u->key_mask && !u->weights &&
+           n % MR == 0 && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
            !has_masks(p) && !shapes_scores(p) && attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
 

@@ -27,6 +27,8 @@ INLINE vmask below_limit(vec p, vec r)
     return vec_le(vec_max(p, vec_sub(vec_zero(), p)), limit);
 }
 
+enum { FAR_BYTES = 1 << 19 }; /* of keys and values: a second cache has room for fewer */
+
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
