@@ -8,13 +8,15 @@
 
 #include "cpu/tmpl.h"
 
-/* Rows of a unit, at most: as the smallest block of the tiled form has lanes. */
-enum { LANES = (NV + 1) / 2 * VEC_N, ROWS = LANES < 16 ? (int)LANES : 16 };
+/* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of a unit, at most. */
+enum { LANES = (NV + 1) / 2 * VEC_N, FEW = LANES < 16 ? (int)LANES : 16, ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS };
 enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
-enum { NARROW = 12 };                         /* numbers of a narrow head, at most */
+
+/* Numbers of a narrow head, at most: of many keys, of any. */
+enum { NARROW = VEC_N < 8 ? 12 : 24, ALWAYS_NARROW = 12, MANY_KEYS = 256 };
 
 /* Scratch: for each head of the item its queries as words and its state. */
 struct head {
@@ -66,28 +68,34 @@ struct run {
     struct rows k, v;
 };
 
-/* Fewer rows never take more, though they may have more groups. */
+/* Fewer rows never take more, though they may have more groups, nor does a head that is not
+ * narrow. */
 static int64_t head_reals(const struct item *t)
 {
-    const int64_t groups = t->narrow ? t->rows : (t->rows + MOST_RB - 1) / MOST_RB + 1;
+    const int64_t most = (t->rows + MOST_RB - 1) / MOST_RB + 1;
+    const int64_t groups = t->narrow && t->rows > most ? t->rows : most;
     return t->rows * (t->word_room + t->sum_room) + 3 * groups * VEC_N;
 }
 
-/* Whether to turn keys and values pays: few rows had better read them as they lie. */
-static bool is_narrow(const struct attn_problem *p, int64_t rows)
+/* Whether to turn keys and values pays: few rows had better read them as they lie, above all where
+ * keys are few or heads nearly fill a vector. More rows never make a head less narrow. */
+static bool is_narrow(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    return width <= NARROW && width < 3 * rows;
+    if (nk < MANY_KEYS || (REAL_BITS == 64 && rows < 3))
+        return width <= ALWAYS_NARROW && width < 3 * rows;
+    return width <= NARROW && width <= (width > ALWAYS_NARROW ? 3 : 4) * rows;
 }
 
-static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows)
+/* For rows that have nk keys; with more keys an item takes no less memory. */
+static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     t->d = p->head_dim;
     t->dv = p->head_dim_v;
     t->word_room = round_up(words(t->d), VEC_N);
     t->value_room = round_up(t->dv, VEC_N);
     t->rows = rows;
-    t->narrow = is_narrow(p, rows);
+    t->narrow = is_narrow(p, rows, nk);
     t->sum_room = t->narrow ? t->dv * VEC_N : t->value_room;
 }
 

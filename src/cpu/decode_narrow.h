@@ -10,25 +10,49 @@
 
 #include "cpu/decode.h"
 
-enum { TURNED = 1024 / (int)sizeof(real) }; /* keys of a run of narrow heads */
+enum { TURNED = 1024 / (int)sizeof(real) }; /* keys of a run of narrow heads, at most */
 _Static_assert((int)TURNED <= (int)RUN, "a run has room for fewer rows");
+_Static_assert((int)NARROW <= 2 * (int)ALWAYS_NARROW, "turned keys have no room for more");
 
+/* Number c of key or value j is at [c * step + j]. */
 struct turned {
-    real keys[NARROW][TURNED]; /* [words] */
-    real values[NARROW][TURNED];
+    real keys[ALWAYS_NARROW * TURNED], values[ALWAYS_NARROW * TURNED];
+    int64_t step;
 };
 
+/* Keys of a run, so that the first cache holds them turned. */
+static int64_t turned_keys(const struct item *t)
+{
+    return t->d > ALWAYS_NARROW || t->dv > ALWAYS_NARROW ? TURNED / 2 : TURNED;
+}
+
 /* Rows that follow each other: a compiler makes loads and permutations of them. */
-INLINE void turn_dense(real (*to)[TURNED], const elem *from, int64_t n, int width)
+INLINE void turn_dense(real *to, int64_t step, const elem *from, int64_t n, int width)
 {
     for (int c = 0; c < width; c++)
         for (int64_t j = 0; j < n; j++)
-            to[c][j] = elem_get(from[j * width + c]);
+            to[c * step + j] = elem_get(from[j * width + c]);
 }
 
-/* The n rows of a run to to[width], or, if they are keys, to to[words]; past the last one it is
- * repeated up to the end of a vector. */
-INLINE void turn(const struct item *t, real (*to)[TURNED], const struct rows *rows, int64_t n,
+#ifdef VEC_FOURS
+/* Rows of `count` reals, 4 or more: four columns at a time, the last of which may be some of those
+ * before again. */
+INLINE void turn_fours(real *to, int64_t step, const elem *const *at, int64_t n, int64_t count)
+{
+    for (int64_t j = 0; j < n; j += VEC_N)
+        for (int64_t end = 4; end < count + 4; end += 4) {
+            const int64_t c = min64(end, count) - 4;
+            vec r[4];
+            vec_fours(r, (const void *const *)(at + j), c * (int64_t)sizeof(real));
+            UNROLL for (int i = 0; i < 4; i++)
+                vec_store(to + (c + i) * step + j, r[i]);
+        }
+}
+#endif
+
+/* The n rows of a run, of `width` numbers or, if they are keys, so many in words; past the last one
+ * it is repeated up to the end of a vector. */
+INLINE void turn(const struct item *t, real *to, int64_t step, const struct rows *rows, int64_t n,
                  int64_t width, bool keys)
 {
     const int64_t count = keys ? words(width) : width;
@@ -40,20 +64,26 @@ INLINE void turn(const struct item *t, real (*to)[TURNED], const struct rows *ro
     else
         for (int64_t i = 0; rows->next && i < n; i++)
             fetch(t, rows->next + i * rows->apart, bytes);
+#ifdef VEC_FOURS
+    if (count >= 4 && bytes == count * (int64_t)sizeof(real)) {
+        turn_fours(to, step, rows->at, n, count);
+        return;
+    }
+#endif
     if (numbers && rows->dense && width <= 4) {
         j = n / VEC_N * VEC_N;
         switch (width) {
-        case 1: turn_dense(to, rows->at[0], j, 1); break;
-        case 2: turn_dense(to, rows->at[0], j, 2); break;
-        case 3: turn_dense(to, rows->at[0], j, 3); break;
-        default: turn_dense(to, rows->at[0], j, 4); break;
+        case 1: turn_dense(to, step, rows->at[0], j, 1); break;
+        case 2: turn_dense(to, step, rows->at[0], j, 2); break;
+        case 3: turn_dense(to, step, rows->at[0], j, 3); break;
+        default: turn_dense(to, step, rows->at[0], j, 4); break;
         }
     }
     for (; j < n; j += VEC_N) {
         if (numbers && count <= 2) { /* most of a vector would be turned for nothing */
             for (int64_t c = 0; c < count; c++)
                 for (int64_t i = j; i < j + VEC_N; i++)
-                    to[c][i] = elem_get(rows->at[i][c]);
+                    to[c * step + i] = elem_get(rows->at[i][c]);
             continue;
         }
         for (int64_t c = 0; c < count; c += VEC_N) {
@@ -64,74 +94,104 @@ INLINE void turn(const struct item *t, real (*to)[TURNED], const struct rows *ro
             vec_transpose(r);
             UNROLL for (int i = 0; i < VEC_N; i++)
                 if (c + i < count)
-                    vec_store(to[c + i] + j, r[i]);
+                    vec_store(to + (c + i) * step + j, r[i]);
         }
     }
 }
 
-/* Products of the row q with `vectors` times VEC_N keys from j on. */
-INLINE void dot_turned(const struct turned *turned, const real *q, int64_t n, int64_t j,
-                       int vectors, real *score)
+/* Products of one or two rows, n words each and `room` apart, with `vectors` times VEC_N keys from
+ * j on: [rows][TURNED]. Here and below step, that of turned, is a constant where that matters. */
+INLINE void dot_turned(const struct turned *turned, int64_t step, const real *q, int64_t room,
+                       int64_t n, int64_t j, int rows, int vectors, real *score)
 {
-    vec s[4];
-    UNROLL for (int i = 0; i < vectors; i++)
-        s[i] = vec_zero();
-    for (int64_t c = 0; c < n; c++) {
-        vec w = vec_set(q[c]);
-        vec_keep(&w);
+    vec s[2][4];
+    UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < vectors; i++)
-            s[i] = vec_mac(w, vec_load(turned->keys[c] + j + i * VEC_N), s[i]);
+            s[r][i] = vec_zero();
+    for (int64_t c = 0; c < n; c++) {
+        vec w[2];
+        UNROLL for (int r = 0; r < rows; r++) {
+            w[r] = vec_set(q[r * room + c]);
+            vec_keep(&w[r]);
+        }
+        UNROLL for (int i = 0; i < vectors; i++) {
+            vec key = vec_load(turned->keys + c * step + j + i * VEC_N);
+            if (rows > 1)
+                vec_keep(&key);
+            UNROLL for (int r = 0; r < rows; r++)
+                s[r][i] = vec_mac(w[r], key, s[r][i]);
+        }
     }
-    UNROLL for (int i = 0; i < vectors; i++)
-        vec_store(score + j + i * VEC_N, s[i]);
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int i = 0; i < vectors; i++)
+            vec_store(score + r * TURNED + j + i * VEC_N, s[r][i]);
 }
 
-/* Products of the row q of n words with the keys of a run. */
-static NOINLINE void dots_turned(const struct turned *turned, const real *q, int64_t n,
-                                 int64_t keys, real *score)
+/* The same with all keys of a run. */
+INLINE void dots_turned(const struct turned *turned, int64_t step, const real *q, int64_t room,
+                        int64_t n, int64_t keys, int rows, real *score)
 {
     int64_t j = 0;
     for (; j + 4 * VEC_N <= keys; j += 4 * VEC_N)
-        dot_turned(turned, q, n, j, 4, score);
+        dot_turned(turned, step, q, room, n, j, rows, 4, score);
     for (; j < keys; j += VEC_N)
-        dot_turned(turned, q, n, j, 1, score);
+        dot_turned(turned, step, q, room, n, j, rows, 1, score);
 }
 
-/* o += p v for some columns, of keys `from` to `to`, from one step to another: those of the last
- * step that are not there have the weight 0, and the value of the last one. */
-INLINE void mix_turned_columns(real *o, const real *p, const real (*v)[TURNED], int64_t from,
-                               int64_t to, int columns)
+/* o += p v for some columns of one or two rows, of keys `from` to `to`, from one step to another:
+ * those of the last step that are not there have the weight 0, and the value of the last one.
+ * Rows of o lie `room` apart, those of p TURNED. */
+INLINE void mix_turned_columns(real *o, int64_t room, const real *p, const real *v, int64_t step,
+                               int64_t from, int64_t to, int rows, int columns)
 {
-    vec sum[8];
-    UNROLL for (int c = 0; c < columns; c++)
-        sum[c] = vec_load(o + c * VEC_N);
-    for (int64_t j = from; j < to; j += VEC_N) {
-        vec w = vec_load(p + j);
-        vec_keep(&w);
+    vec sum[2][8];
+    UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int c = 0; c < columns; c++)
-            sum[c] = vec_fma(w, vec_load(v[c] + j), sum[c]);
+            sum[r][c] = vec_load(o + r * room + c * VEC_N);
+    for (int64_t j = from; j < to; j += VEC_N) {
+        vec w[2];
+        UNROLL for (int r = 0; r < rows; r++) {
+            w[r] = vec_load(p + r * TURNED + j);
+            vec_keep(&w[r]);
+        }
+        UNROLL for (int c = 0; c < columns; c++) {
+            vec value = vec_load(v + c * step + j);
+            if (rows > 1)
+                vec_keep(&value);
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][c] = vec_fma(w[r], value, sum[r][c]);
+        }
     }
-    UNROLL for (int c = 0; c < columns; c++)
-        vec_store(o + c * VEC_N, sum[c]);
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int c = 0; c < columns; c++)
+            vec_store(o + r * room + c * VEC_N, sum[r][c]);
 }
 
 /* The same for all dv columns. */
-static NOINLINE void mix_turned(const struct turned *turned, real *o, int64_t dv, const real *p,
-                                int64_t from, int64_t to)
+INLINE void mix_turned(const struct turned *turned, int64_t step, real *o, int64_t room, int64_t dv,
+                       const real *p, int64_t from, int64_t to, int rows)
 {
+    const int most = rows == 1 || MR * NV >= 16 ? 8 : 4; /* as registers have room for */
+    const real *v = turned->values;
     int64_t c = 0;
-    for (; c + 8 <= dv; c += 8)
-        mix_turned_columns(o + c * VEC_N, p, turned->values + c, from, to, 8);
-    if (c + 4 <= dv) {
-        mix_turned_columns(o + c * VEC_N, p, turned->values + c, from, to, 4);
-        c += 4;
+    for (; c + most <= dv; c += most, v += most * step)
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, most);
+    if (most > 4 && c + 4 <= dv) {
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, 4);
+        c += 4, v += 4 * step;
     }
     if (c + 2 <= dv) {
-        mix_turned_columns(o + c * VEC_N, p, turned->values + c, from, to, 2);
-        c += 2;
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, 2);
+        c += 2, v += 2 * step;
     }
     if (c < dv)
-        mix_turned_columns(o + c * VEC_N, p, turned->values + c, from, to, 1);
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, 1);
+}
+
+static NOINLINE void mix_turned_row(const struct turned *turned, real *o, int64_t dv,
+                                    const real *p, int64_t from, int64_t to)
+{
+    mix_turned(turned, turned->step, o, 0, dv, p, from, to, 1);
 }
 
 /* The same for the keys of the step at j that are seen. */
@@ -139,7 +199,8 @@ static void mix_turned_seen(const struct turned *turned, real *o, int64_t dv, co
                             int64_t j, uint32_t seen)
 {
     for (int64_t c = 0; c < dv; c++, o += VEC_N) {
-        const vec sum = vec_fma(vec_load(weight), vec_load(turned->values[c] + j), vec_load(o));
+        const vec value = vec_load(turned->values + c * turned->step + j);
+        const vec sum = vec_fma(vec_load(weight), value, vec_load(o));
         vec_store(o, vec_select(vmask_of(seen), sum, vec_load(o)));
     }
 }

@@ -193,7 +193,7 @@ static NOINLINE void mix(const struct item *t, const struct head *h, const struc
     if (from >= to)
         return;
     if (h->turned) {
-        mix_turned(h->turned, o, t->dv, p, from, to);
+        mix_turned_row(h->turned, o, t->dv, p, from, to);
         return;
     }
     switch (g->rb) {
@@ -319,9 +319,10 @@ INLINE int64_t plain_steps(const struct item *t, const struct head *h, int64_t i
     return n;
 }
 
-/* What follows its products, which `weight` has, for a group of a head's rows, the index-th. */
-INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
-                      const struct run *run, int rb, real *weight)
+/* What follows its products, which `weight` has, for a group of a head's rows, the index-th, except
+ * for the last values: returns the key from which on they are still to be added. */
+INLINE int64_t group_run(const struct item *t, const struct head *h, int64_t index,
+                         const struct run *run, int rb, real *weight)
 {
     const struct group *const g = &t->group[index];
     const int64_t kb = VEC_N / rb;
@@ -362,41 +363,72 @@ INLINE void group_run(const struct item *t, const struct head *h, int64_t index,
             mix_seen(t, h, g, w, run, n, seen);
         }
     }
-    mix(t, h, g, weight, run, from, run->n);
+    return from;
 }
 
 /* A run against all rows of a head: all products with keys first, while those are near. */
 static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run)
 {
-    _Alignas(64) real weight[ROWS * RUN];
+    _Alignas(64) real weight[FEW * RUN];
+    const int64_t room = round_up(run->n, VEC_N);
     for (const struct group *g = t->group; g < t->group + t->groups; g++)
-        dots(t, h, g, run, weight + g->first * RUN);
+        dots(t, h, g, run, weight + g->first * room);
     for (int64_t n = 0; n < t->groups; n++) {
-        real *const w = weight + t->group[n].first * RUN;
-        switch (t->group[n].rb) {
-        case 1: group_run(t, h, n, run, 1, w); break;
-        case 2: group_run(t, h, n, run, 2, w); break;
+        const struct group *const g = &t->group[n];
+        real *const w = weight + g->first * room;
+        int64_t from = 0;
+        switch (g->rb) {
+        case 1: from = group_run(t, h, n, run, 1, w); break;
+        case 2: from = group_run(t, h, n, run, 2, w); break;
 #if VEC_N >= 4
-        default: group_run(t, h, n, run, 4, w); break;
+        default: from = group_run(t, h, n, run, 4, w); break;
 #endif
         }
+        mix(t, h, g, w, run, from, run->n);
     }
 }
 
-/* The same for narrow heads. */
-static NOINLINE void narrow_run(const struct item *t, const struct head *head,
-                                const struct run *run)
+/* The same for one or two rows of a narrow head from the n-th on. weight: [rows][TURNED]. */
+INLINE void narrow_rows(const struct item *t, const struct head *h, const struct run *run,
+                        int64_t step, int64_t n, int rows, real *weight)
+{
+    int64_t from[2];
+    dots_turned(h->turned, step, h->q + n * t->word_room, t->word_room, words(t->d), run->n, rows,
+                weight);
+    for (int r = 0; r < rows; r++)
+        from[r] = group_run(t, h, n + r, run, 1, weight + r * TURNED);
+    if (rows == 2 && from[0] == from[1])
+        mix_turned(h->turned, step, h->o + n * t->sum_room, t->sum_room, t->dv, weight, from[0],
+                   run->n, 2);
+    else
+        for (int r = 0; r < rows; r++)
+            mix(t, h, &t->group[n + r], weight + r * TURNED, run, from[r], run->n);
+}
+
+/* The same for all rows, by twos, so that what is loaded serves both. */
+INLINE void narrow_steps(const struct item *t, const struct head *head, const struct run *run,
+                         int64_t step)
 {
     _Alignas(64) struct turned turned;
-    _Alignas(64) real weight[TURNED];
+    _Alignas(64) real weight[2 * TURNED];
     struct head h = *head;
-    turn(t, turned.keys, &run->k, run->n, t->d, true);
-    turn(t, turned.values, &run->v, run->n, t->dv, false);
+    int64_t n = 0;
+    turned.step = step;
+    turn(t, turned.keys, step, &run->k, run->n, t->d, true);
+    turn(t, turned.values, step, &run->v, run->n, t->dv, false);
     h.turned = &turned;
-    for (int64_t n = 0; n < t->groups; n++) {
-        dots_turned(&turned, h.q + n * t->word_room, words(t->d), run->n, weight);
-        group_run(t, &h, n, run, 1, weight);
-    }
+    for (; n + 2 <= t->rows; n += 2)
+        narrow_rows(t, &h, run, step, n, 2, weight);
+    if (n < t->rows)
+        narrow_rows(t, &h, run, step, n, 1, weight);
+}
+
+static NOINLINE void narrow_run(const struct item *t, const struct head *h, const struct run *run)
+{
+    if (turned_keys(t) == TURNED)
+        narrow_steps(t, h, run, TURNED);
+    else
+        narrow_steps(t, h, run, TURNED / 2);
 }
 
 #endif

@@ -13,25 +13,32 @@
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
  * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
  * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
- * turned than packed; the tiled form does pack them where type or width ask for it. What else makes
- * it pack is where keys lie and what hides them, on which no result may depend.
+ * turned than packed, which the tiled form does if type or width ask for it. Where those lanes are
+ * one vector's a block of so few rows loads each number of a key for a single product, and one of
+ * more is twice as wide: some more rows had better be here, above all of keys that would be packed.
+ * What else makes the tiled form pack is where keys lie and what hides them, on which no result may
+ * depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
-    const bool same_type = sizeof(elem) == sizeof(real);
-    const bool packs = !same_type || p->head_dim_v % MR != 0;
-    const bool narrow = packs && nk >= 256 && is_narrow(p, ROWS * 5 / 8 + 1);
-    if (p->head_dim >= 4 * VEC_N || narrow)
-        return ROWS;
+    const int64_t width = p->head_dim + p->head_dim_v;
+    const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
+    const bool packs = !same_type || p->head_dim_v < MR;
+    const bool far = nk * width * (int64_t)sizeof(elem) > FAR_BYTES;
+    const bool turns = nk >= MANY_KEYS && is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
+    if (more && p->head_dim >= 4 * VEC_N)
+        return far && p->head_dim >= 8 * VEC_N ? FEW * 3 / 2 : FEW * 5 / 4;
+    if (p->head_dim >= 4 * VEC_N || (turns && packs))
+        return FEW;
     if (p->head_dim < VEC_N && nk < 64)
-        return ROWS * 3 / 8;
-    return same_type && p->head_dim > 28 ? ROWS * 6 / 8 : ROWS * 5 / 8;
+        return FEW * 3 / 8;
+    return (same_type && p->head_dim > 28) || (more && turns) ? FEW * 6 / 8 : FEW * 5 / 8;
 }
 
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
 {
     struct item t;
-    item_shape(&t, p, rows);
+    item_shape(&t, p, rows, INT64_MAX);
     return round_up((heads * head_reals(&t) + t.value_room) * (int64_t)sizeof(real), 64);
 }
 
@@ -96,7 +103,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
     /* Short runs where several groups read the keys, or memory is asked for beside them. */
     const bool again = t->groups > 1 || t->u->asks != ATTN_ASKS_NOTHING;
-    const int64_t most = t->narrow ? TURNED : RUN;
+    const int64_t most = t->narrow ? turned_keys(t) : t->rows > FEW ? RUN / 2 : RUN;
     const int64_t keys = again ? min64(most, round_up(1 + NEAR / token, VEC_N)) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
     struct run run;
@@ -143,7 +150,7 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
 static void item_init(struct item *t, const struct attn_unit *u)
 {
     t->u = u;
-    item_shape(t, u->p, u->nq * u->p->group);
+    item_shape(t, u->p, u->nq * u->p->group, u->nk);
     make_groups(t);
     t->scale = score_exponent(u->p);
     t->shaped = shapes_scores(u->p);

@@ -30,6 +30,9 @@
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   vec_transpose         VEC_N vectors as a square matrix, in place
+ *   VEC_FOURS, vec_fours(r, at, skip)
+ *                         where a vector's 128-bit parts hold four numbers: r[i], i < 4: lane j is
+ *                         number i of those that lie `skip` bytes behind at[j]
  *   vec_sums(r)           lane i: the sum of all lanes of r[i], i < VEC_N
  *   vec_keep              keeps a loaded vector in a register, so that the compiler does not fold
  *                         the load into each use: the arithmetic would then wait for load ports

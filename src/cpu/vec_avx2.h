@@ -95,6 +95,29 @@ INLINE void vec_transpose(vec r[VEC_N])
         r[i] = t[i];
 }
 
+/* The halves of a vector: four numbers of each row. */
+INLINE vec two_rows(const void *const *at, int64_t skip)
+{
+    const float *a = (const void *)((const char *)at[0] + skip);
+    const float *b = (const void *)((const char *)at[4] + skip);
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+}
+
+#define VEC_FOURS
+INLINE void vec_fours(vec r[4], const void *const at[VEC_N], int64_t skip)
+{
+    __m256d t[4];
+    UNROLL for (int i = 0; i < 4; i += 2) {
+        const vec a = two_rows(at + i, skip), b = two_rows(at + i + 1, skip);
+        t[i] = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+        t[i + 1] = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        r[2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(t[i], t[i + 2]));
+        r[2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(t[i], t[i + 2]));
+    }
+}
+
 INLINE vec vec_sums(const vec r[VEC_N])
 {
     vec a[4], b[2];

@@ -92,6 +92,33 @@ INLINE void vec_transpose(vec r[VEC_N])
     }
 }
 
+/* The quarters of a vector: four numbers of each row. */
+INLINE vec four_rows(const void *const *at, int64_t skip)
+{
+    __m256 half[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const float *a = (const void *)((const char *)at[8 * i] + skip);
+        const float *b = (const void *)((const char *)at[8 * i + 4] + skip);
+        half[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+    }
+    return _mm512_insertf32x8(_mm512_castps256_ps512(half[0]), half[1], 1);
+}
+
+#define VEC_FOURS
+INLINE void vec_fours(vec r[4], const void *const at[VEC_N], int64_t skip)
+{
+    __m512d t[4];
+    UNROLL for (int i = 0; i < 4; i += 2) {
+        const vec a = four_rows(at + i, skip), b = four_rows(at + i + 1, skip);
+        t[i] = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+        t[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        r[2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(t[i], t[i + 2]));
+        r[2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(t[i], t[i + 2]));
+    }
+}
+
 /* Two vectors' 128-bit quarters, pairwise added: the first one's two sums, then the second's. */
 INLINE vec add_quarters(vec a, vec b)
 {
