@@ -124,6 +124,30 @@ static void draw_many_keys(struct problem *p, struct rng *r)
     }
 }
 
+/* Few rows and many keys in a part of all problems, which lengths drawn one by one hardly ever give;
+ * drawn apart. False: not in this one. */
+static bool draw_few_rows(struct problem *p)
+{
+    static const int16_t dims[] = {7, 9, 12, 13, 15, 17, 18, 20, 23, 24, 32, 64, 100, 128, 129};
+    static const int8_t groups[] = {1, 1, 2, 3, 8};
+    struct rng r = rng_seeded(p->seed ^ UINT64_C(0x4a46));
+    const int64_t group = RNG_PICK(&r, groups);
+
+    if (p->smooth || p->backward || p->many_keys || !rng_chance(&r, 8))
+        return false;
+    p->hkv = 1 + rng_below(&r, 2);
+    p->hq = p->hkv * group;
+    p->d = RNG_PICK(&r, dims);
+    p->dv = rng_chance(&r, 70) ? p->d : RNG_PICK(&r, dims);
+    p->tell_hkv = p->tell_dv = true;
+    p->batch = p->batch > 2 ? 2 : p->batch;
+    for (int64_t b = 0; b < p->batch; b++) {
+        p->query.used[b] = (rng_below(&r, 27) + group - 1) / group;
+        p->key.used[b] = rng_chance(&r, 90) ? 250 + rng_below(&r, 400) : draw_length(&r, 70);
+    }
+    return true;
+}
+
 static void draw_shape(struct problem *p, struct rng *r)
 {
     static const int16_t mosts[] = {2, 17, 17, 65, 65, 130, 130, 300, 300, 1100};
@@ -146,9 +170,10 @@ static void draw_shape(struct problem *p, struct rng *r)
         if (p->batch > 1 && rng_chance(r, 20))
             p->batch--;
     } while (work_of(p) > limit);
+    const bool few = draw_few_rows(p);
     draw_room(p, &p->query, r);
     draw_room(p, &p->key, r);
-    if (p->query.packed == p->key.packed && !p->many_keys && rng_chance(r, 45)) {
+    if (p->query.packed == p->key.packed && !p->many_keys && rng_chance(r, 45) && !few) {
         const struct side key = p->key;
         p->key = p->query; /* self-attention: both sides are the same tokens */
         if (work_of(p) > 2 * limit)
