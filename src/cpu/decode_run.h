@@ -369,13 +369,12 @@ INLINE int64_t group_run(const struct item *t, const struct head *h, int64_t ind
 /* A run against all rows of a head: all products with keys first, while those are near. */
 static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run)
 {
-    _Alignas(64) real weight[FEW * RUN];
-    const int64_t room = round_up(run->n, VEC_N);
+    _Alignas(64) real weight[ROWS * RUN];
     for (const struct group *g = t->group; g < t->group + t->groups; g++)
-        dots(t, h, g, run, weight + g->first * room);
+        dots(t, h, g, run, weight + g->first * RUN);
     for (int64_t n = 0; n < t->groups; n++) {
         const struct group *const g = &t->group[n];
-        real *const w = weight + g->first * room;
+        real *const w = weight + g->first * RUN;
         int64_t from = 0;
         switch (g->rb) {
         case 1: from = group_run(t, h, n, run, 1, w); break;

@@ -103,7 +103,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
     /* Short runs where several groups read the keys, or memory is asked for beside them. */
     const bool again = t->groups > 1 || t->u->asks != ATTN_ASKS_NOTHING;
-    const int64_t most = t->narrow ? turned_keys(t) : t->rows > FEW ? RUN / 2 : RUN;
+    const int64_t most = t->narrow ? turned_keys(t) : RUN;
     const int64_t keys = again ? min64(most, round_up(1 + NEAR / token, VEC_N)) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
     struct run run;
