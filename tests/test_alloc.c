@@ -420,6 +420,37 @@ static void test_huge_group(attn_dtype type)
     attn_context_destroy(c);
 }
 
+/* As many keys as there can be, all of them one row: more of them never take less, and what no
+ * memory holds is refused. */
+static void test_huge_keys(attn_dtype type)
+{
+    static double row[64];
+    struct watch w = {.limit = MEBI};
+    attn_context *c = NULL;
+    bool refused = false;
+    size_t before = 0;
+    context_with(&w, ATTN_BACKEND_CPU, 1, &c);
+    for (int power = 20; power < 60; power++) {
+        attn_desc d = attn_desc_init();
+        size_t bytes = 0;
+        d.batch = d.heads_q = d.query.seqlen = 1;
+        d.head_dim = 64;
+        d.key.seqlen = INT64_C(1) << power;
+        d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = type;
+        d.q.data = d.k.data = d.v.data = d.out.data = row;
+        d.k.token_stride = d.v.token_stride = ATTN_BROADCAST;
+        d.k.head_stride = d.v.head_stride = d.head_dim;
+        d.k.batch_stride = d.v.batch_stride = ATTN_BROADCAST;
+        const attn_status s = attn_workspace_size(c, &d, ATTN_PASS_FORWARD, &bytes);
+        EXPECT(s == ATTN_UNSUPPORTED ? attn_last_message(c)[0] != 0
+                                     : s == ATTN_OK && !refused && bytes >= before,
+               "2^%d keys: %s, %zu bytes after %zu", power, attn_status_name(s), bytes, before);
+        refused = s != ATTN_OK;
+        before = bytes;
+    }
+    attn_context_destroy(c);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Few queries
  * --------------------------------------------------------------------------------------------- */
@@ -488,6 +519,8 @@ int main(int argc, char **argv)
     test_long_cpu(memory, lengthy ? LONG : 64);
     test_long_gradients(memory);
     test_long_eager(memory);
+    test_huge_keys(ATTN_F32);
+    test_huge_keys(ATTN_F64);
     test_huge_group(ATTN_F32);
     test_huge_group(ATTN_F64);
     free(memory);

@@ -21,13 +21,11 @@
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
-    const int64_t width = p->head_dim + p->head_dim_v;
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
     const bool packs = !same_type || p->head_dim_v < MR;
-    const bool far = nk * width * (int64_t)sizeof(elem) > FAR_BYTES;
     const bool turns = nk >= MANY_KEYS && is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
     if (more && p->head_dim >= 4 * VEC_N)
-        return far && p->head_dim >= 8 * VEC_N ? FEW * 3 / 2 : FEW * 5 / 4;
+        return is_far(p, nk) && p->head_dim >= 8 * VEC_N ? FEW * 3 / 2 : FEW * 5 / 4;
     if (p->head_dim >= 4 * VEC_N || (turns && packs))
         return FEW;
     if (p->head_dim < VEC_N && nk < 64)

@@ -55,15 +55,15 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
 }
 
 /* Whether a tile is used where it lies: its elements are the computing type's and near, all rows
- * see all of it, nothing asks what its values are, and groups of keys and of columns have no
- * ends. */
+ * see all of it, nothing asks what its values are, groups of keys have no ends, and values fill a
+ * panel. */
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
     return sizeof(elem) == sizeof(real) && u->nq * p->group <= DIRECT_ROWS &&
-           u->nk * (p->head_dim + p->head_dim_v) * (int64_t)sizeof(elem) <= FAR_BYTES &&
-           n % MR == 0 && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
-           !has_masks(p) && !shapes_scores(p) && attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
+           !is_far(p, u->nk) && n % MR == 0 && p->head_dim_v >= MR && !p->key.table &&
+           !u->key_mask && !u->weights && !has_masks(p) && !shapes_scores(p) &&
+           attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
 
 static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)

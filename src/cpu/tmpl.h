@@ -29,6 +29,12 @@ INLINE vmask below_limit(vec p, vec r)
 
 enum { FAR_BYTES = 1 << 19 }; /* of keys and values: a second cache has room for fewer */
 
+/* Whether nk keys and values are more than that, as the caller has them. */
+INLINE bool is_far(const struct attn_problem *p, int64_t nk)
+{
+    return nk > FAR_BYTES / ((p->head_dim + p->head_dim_v) * (int64_t)sizeof(elem));
+}
+
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
