@@ -8,9 +8,6 @@
 
 #include "cpu/pack.h"
 
-enum { BQ = NV * VEC_N };     /* rows in a block */
-enum { HALF = (NV + 1) / 2 }; /* vectors that a block of few rows is computed in */
-
 /* ---- State of a block of rows ---------------------------------------------------------------- */
 
 struct block {
@@ -88,7 +85,7 @@ INLINE void fetch_block(const struct attn_unit *u, const struct attn_view *v, in
                         int64_t row0)
 {
     const struct attn_problem *p = u->p;
-    const int64_t rows = min64(BQ, u->nq * p->group - row0), h = u->head_kv * p->group;
+    const int64_t rows = min64(BQ, attn_unit_tiled(u) - row0), h = u->head_kv * p->group;
     const elem *first = (const elem *)attn_view_at(v, &p->query, u->b, 0, h, sizeof(elem));
     int64_t query = row0 / p->group, head = row0 % p->group;
     for (int64_t r = 0; r < rows; r++) {

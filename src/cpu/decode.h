@@ -9,7 +9,7 @@
 #include "cpu/tmpl.h"
 
 /* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of a unit, at most. */
-enum { LANES = (NV + 1) / 2 * VEC_N, FEW = LANES < 16 ? (int)LANES : 16, ROWS = FEW * 3 / 2 };
+enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16, ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS };
@@ -38,9 +38,10 @@ struct item {
     const struct attn_unit *u;
     int64_t d, dv, word_room, value_room, sum_room;
     bool narrow; /* lanes are keys, see decode_narrow.h */
-    int64_t rows, groups;
+    int64_t row0, rows, groups; /* rows row0 .. row0 + rows - 1 of the unit */
+    struct attn_range queries;  /* of which they are */
     struct group group[GROUPS];
-    int64_t lo, hi; /* keys of the chunk that some row sees */
+    int64_t lo, hi; /* keys in work that some row sees */
     struct exponent scale;
     bool shaped;    /* more than the scale goes into the scores */
     bool masked;    /* rules beyond the band and the key mask may hide keys */
@@ -112,11 +113,14 @@ static void make_groups(struct item *t)
     }
 }
 
-static int64_t query_of(const struct item *t, int64_t r) { return r / t->u->p->group; }
+static int64_t query_of(const struct item *t, int64_t r)
+{
+    return (t->row0 + r) / t->u->p->group;
+}
 
 static int64_t head_of(const struct item *t, int64_t head_kv, int64_t r)
 {
-    return head_kv * t->u->p->group + r % t->u->p->group;
+    return head_kv * t->u->p->group + (t->row0 + r) % t->u->p->group;
 }
 
 static struct row row_at(const struct item *t, int64_t head_kv, int64_t r)

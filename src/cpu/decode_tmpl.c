@@ -33,6 +33,21 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     return (same_type && p->head_dim > 28) || (more && turns) ? FEW * 6 / 8 : FEW * 5 / 8;
 }
 
+/* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
+ * a few past either had better be here, more of them where heads are wide or keys many. */
+static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
+{
+    const bool same_type = sizeof(elem) == sizeof(real), many = nk >= MANY_KEYS;
+    const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
+    const int64_t past = rows % BQ, past_half = past - LANES;
+    if (past_half > 0)
+        return (wide || many) && past_half <= FEW / 8 ? past_half : 0;
+    const int64_t most = wide || (many && same_type)    ? FEW / 2
+                         : many || p->head_dim >= VEC_N ? FEW / 4
+                                                        : FEW / 8;
+    return past < rows && past <= most ? past : 0;
+}
+
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
 {
     struct item t;
@@ -49,9 +64,10 @@ static uint8_t sight(const struct item *t, int64_t j, int64_t n)
     int64_t kept = n;
     for (int64_t i = 0; u->key_mask && i < n; i++)
         kept -= u->key_mask[j + i] == 0;
-    return kept == 0                                           ? SEE_NONE
-           : kept == n && attn_band_whole(u->band, 0, u->nq, j, j + n) ? SEE_ALL
-                                                               : SEE_SOME;
+    if (kept == 0)
+        return SEE_NONE;
+    return kept == n && attn_band_whole(u->band, t->queries.lo, t->queries.hi, j, j + n) ? SEE_ALL
+                                                                                         : SEE_SOME;
 }
 
 /* The same of the keys of a run. */
@@ -145,10 +161,13 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
         careful_row(&row, o);
 }
 
-static void item_init(struct item *t, const struct attn_unit *u)
+/* Rows of the unit from row0 on. */
+static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
 {
     t->u = u;
-    item_shape(t, u->p, u->nq * u->p->group, u->nk);
+    t->row0 = row0;
+    item_shape(t, u->p, u->nq * u->p->group - row0, u->nk);
+    t->queries = (struct attn_range){query_of(t, 0), u->nq};
     make_groups(t);
     t->scale = score_exponent(u->p);
     t->shaped = shapes_scores(u->p);
@@ -193,30 +212,46 @@ static void close_row(const struct item *t, const struct head *h, int64_t index,
     memcpy(partial + 2, o, (size_t)t->value_room * sizeof(real));
 }
 
+/* Some keys for heads head0 .. head0 + heads - 1: to chunk `chunk` of `partial`, or, if that is
+ * null, to out and lse. */
+static void do_keys(struct item *t, struct attn_range keys, int64_t head0, int64_t heads,
+                    void *scratch, int64_t chunk, char *partial)
+{
+    const struct attn_range see = attn_band_any(t->u->band, t->queries.lo, t->queries.hi);
+    t->lo = keys.lo > see.lo ? keys.lo : see.lo;
+    t->hi = min64(keys.hi, see.hi);
+    for (int64_t i = 0; i < heads; i++) {
+        const struct head h = head_at(t, scratch, i, head0 + i);
+        head_init(t, &h);
+    }
+    if (t->lo < t->hi)
+        walk(t, scratch, head0, heads);
+
+    for (int64_t i = 0; i < heads; i++) {
+        const struct head h = head_at(t, scratch, i, head0 + i);
+        for (int64_t g = 0; g < t->groups; g++)
+            for (int64_t r = 0; r < t->group[g].rb; r++)
+                close_row(t, &h, g, r,
+                          partial ? partial_at(t, partial, chunk, h.head_kv, t->group[g].first + r)
+                                  : NULL);
+    }
+}
+
 static void chunk(const struct attn_unit *u, int64_t n, int64_t head0, int64_t heads, void *scratch,
                   char *partial)
 {
+    const struct attn_range keys = {n * ATTN_CHUNK_KEYS, (n + 1) * ATTN_CHUNK_KEYS};
     struct item t;
-    item_init(&t, u);
-    const struct attn_range see = attn_band_any(u->band, 0, u->nq);
-    const int64_t end = min64((n + 1) * ATTN_CHUNK_KEYS, see.hi);
-    t.lo = n * ATTN_CHUNK_KEYS > see.lo ? n * ATTN_CHUNK_KEYS : see.lo;
-    t.hi = end;
-    for (int64_t i = 0; i < heads; i++) {
-        const struct head h = head_at(&t, scratch, i, head0 + i);
-        head_init(&t, &h);
-    }
-    if (t.lo < t.hi)
-        walk(&t, scratch, head0, heads);
+    item_init(&t, u, 0);
+    do_keys(&t, keys, head0, heads, scratch, n, partial);
+}
 
-    for (int64_t i = 0; i < heads; i++) {
-        const struct head h = head_at(&t, scratch, i, head0 + i);
-        for (int64_t g = 0; g < t.groups; g++)
-            for (int64_t r = 0; r < t.group[g].rb; r++)
-                close_row(&t, &h, g, r,
-                          partial ? partial_at(&t, partial, n, h.head_kv, t.group[g].first + r)
-                                  : NULL);
-    }
+static void rest(const struct attn_unit *u, void *scratch)
+{
+    const struct attn_range keys = {0, u->nk};
+    struct item t;
+    item_init(&t, u, attn_unit_tiled(u));
+    do_keys(&t, keys, u->head_kv, 1, scratch, 0, NULL);
 }
 
 /* Adds the chunks of each row in their order, those in which the rows' bands are. One of scores of
@@ -224,7 +259,7 @@ static void chunk(const struct attn_unit *u, int64_t n, int64_t head0, int64_t h
 static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial)
 {
     struct item t;
-    item_init(&t, u);
+    item_init(&t, u, 0);
     const struct attn_range see = attn_band_any(u->band, 0, u->nq);
     const int64_t first = see.lo / ATTN_CHUNK_KEYS;
     const int64_t end = min64(chunks, round_up(see.hi, ATTN_CHUNK_KEYS) / ATTN_CHUNK_KEYS);
@@ -259,4 +294,6 @@ const struct attn_cpu_decode KERNEL(attn_decode) = {
     .partial_bytes = partial_bytes,
     .chunk = chunk,
     .merge = merge,
+    .rest_rows = rest_rows,
+    .rest = rest,
 };

@@ -442,7 +442,7 @@ INLINE void fetch_results(const struct block *t)
 static void expect(struct block *t, int64_t n)
 {
     const struct attn_unit *u = t->u;
-    if (u->nq * u->p->group > DIRECT_ROWS && !u->p->key.table)
+    if (attn_unit_tiled(u) > DIRECT_ROWS && !u->p->key.table)
         t->next = (struct attn_range){(n + 1) * BK, min64((n + 2) * BK, u->nk)};
 }
 
@@ -450,12 +450,12 @@ static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
                  bool (*need)(void *arg, int64_t t), void *arg)
 {
     struct block t;
-    block_init(&t, u, row0, u->nq * u->p->group);
+    block_init(&t, u, row0, attn_unit_tiled(u));
     begin(&t, scratch);
     t.vectors = t.rows <= HALF * VEC_N ? HALF : NV;
     const struct attn_range see = attn_band_any(u->band, t.query[0], t.query[BQ - 1] + 1);
     bool loaded = false;
-    if (see.lo < see.hi && row0 + BQ >= u->nq * u->p->group)
+    if (see.lo < see.hi && row0 + BQ >= attn_unit_tiled(u))
         fetch_queries(u, row0); /* they come while the first tile is packed */
     for (int64_t n = see.lo / BK; n * BK < see.hi; n++) {
         const int64_t k0 = n * BK;

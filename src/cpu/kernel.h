@@ -5,8 +5,8 @@
  * A unit is one key/value head of one sequence with the query heads that share it. Its keys and
  * values are packed once, tile by tile, into a layout of the kernel's own. Its rows are all its
  * (query, head of the group) pairs, row r being query r / group and head r % group, cut into
- * blocks: each block of rows against the keys it sees is one item of work, and any thread may do
- * any item.
+ * blocks: each block of rows against the keys it sees is one item of work, and so are a few rows
+ * past the last one; any thread may do any item.
  */
 #ifndef ATTN_CPU_KERNEL_H
 #define ATTN_CPU_KERNEL_H
@@ -31,6 +31,7 @@ struct attn_unit {
     struct attn_sequence seq;
     int64_t b, head_kv;
     int64_t nq, nk;
+    int64_t rest; /* rows at its end that are in no block but in the decode form */
     struct attn_band band;
     const uint8_t *key_mask; /* of this sequence, nk bytes; null: every key is attended */
     char *weights;           /* per query token and query head how a score becomes a probability,
@@ -52,8 +53,15 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->head_kv = head_kv;
     u->nq = u->seq.nq;
     u->nk = u->seq.nk;
+    u->rest = 0;
     u->band = u->seq.band;
     u->key_mask = u->seq.key_mask;
+}
+
+/* Rows of a unit that are in blocks. */
+static inline int64_t attn_unit_tiled(const struct attn_unit *u)
+{
+    return u->nq * u->p->group - u->rest;
 }
 
 /* What packing found out about a tile. */
@@ -65,7 +73,8 @@ enum {
 };
 
 /* The decode form. Its unit is a sequence with all its heads (head_kv, packed and tile_info are not
- * used), its items are chunks of keys for ranges of heads. */
+ * used), its items are chunks of keys for ranges of heads. It also takes the last rows of a unit of
+ * the tiled form where they would fill little of a block. */
 struct attn_cpu_decode {
     /* A sequence with at most so many rows to a key/value head takes this form. */
     int64_t (*most_rows)(const struct attn_problem *p, int64_t nk);
@@ -79,6 +88,10 @@ struct attn_cpu_decode {
                   char *partial);
     /* Adds up the partial results of all chunks to out and lse. */
     void (*merge)(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial);
+    /* Of a unit of so many rows in the tiled form, how many at its end are better here. */
+    int64_t (*rest_rows)(const struct attn_problem *p, int64_t rows, int64_t nk);
+    /* Those, u->rest of them, against all keys of the unit's head: to out and lse. */
+    void (*rest)(const struct attn_unit *u, void *scratch);
 };
 
 struct attn_cpu_kernel {

@@ -31,6 +31,8 @@ struct job {
     char *scratch, *weights;
 };
 
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* Columns of the probabilities are made in a second round, from tiles with room for all keys: from
  * the very scores that the tiled form has. */
 static bool wants_columns(const struct attn_problem *p)
@@ -44,6 +46,13 @@ static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel
     const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
     return nq > 0 && p->group > 0 && nq <= kernel->decode->most_rows(p, nk) / p->group &&
            !wants_columns(p);
+}
+
+/* Rows of a unit in the tiled form that are left to the decode form. */
+static int64_t rest_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
+                       int64_t nq, int64_t nk)
+{
+    return wants_columns(p) ? 0 : kernel->decode->rest_rows(p, nq * p->group, nk);
 }
 
 static int64_t chunks_of(int64_t nk)
@@ -69,7 +78,7 @@ static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_deco
 static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                    const struct attn_cpu_kernel *kernel)
 {
-    int64_t rows = 0, longest = 0;
+    int64_t rows = 0, rest = 0, longest = 0;
     s->partial = 0;
     s->tiled = s->decoded = 0;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -78,7 +87,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
             size_t partial = 0;
             const int64_t chunks = chunks_of(nk);
             s->decoded++;
-            rows = nq * p->group > rows ? nq * p->group : rows;
+            rows = max64(rows, nq * p->group);
             if (chunks > 1 &&
                 !attn_room_add(&partial, (size_t)chunks,
                            (size_t)kernel->decode->partial_bytes(p, nq * p->group)))
@@ -86,21 +95,24 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
             s->partial = partial > s->partial ? partial : s->partial;
         } else if (nq > 0) {
             s->tiled++;
-            longest = nk > longest ? nk : longest;
+            rest = max64(rest, rest_of(p, kernel, nq, nk));
+            longest = max64(longest, nk);
         }
     }
     s->tiles = (longest + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS;
     s->room = longest < ATTN_TILE_KEYS && !wants_columns(p) ? (longest + 7) / 8 * 8
                                                             : ATTN_TILE_KEYS;
-    s->scratch = 0;
+    int64_t scratch = 0;
     if (s->tiled > 0)
-        s->scratch = (size_t)kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room);
+        scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room);
+    if (rest > 0)
+        scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, 1));
     if (s->decoded > 0) {
-        const int64_t one = kernel->decode->scratch_bytes(p, rows, 1);
+        const int64_t most = kernel->decode->scratch_bytes(p, rows, 1) + DECODE_STATE;
         const int64_t all = kernel->decode->scratch_bytes(p, rows, p->heads_kv);
-        const size_t scratch = (size_t)(all < one + DECODE_STATE ? all : one + DECODE_STATE);
-        s->scratch = scratch > s->scratch ? scratch : s->scratch;
+        scratch = max64(scratch, all < most ? all : most);
     }
+    s->scratch = (size_t)scratch;
     return true;
 }
 
@@ -209,6 +221,8 @@ static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
     void *scratch = job->scratch + (size_t)thread * job->s->scratch;
     if (slot->decode)
         do_chunk(job, slot, item, scratch);
+    else if (item * job->kernel->block_rows >= attn_unit_tiled(&slot->unit))
+        job->kernel->decode->rest(&slot->unit, scratch);
     else /* the last rows come first: under a causal mask they are the longest */
         job->kernel->rows(&slot->unit, item * job->kernel->block_rows, scratch, need_tile, slot);
 }
@@ -247,7 +261,8 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     slot->tiles.count = (u->nk + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS;
     attn_parts_begin(&slot->tiles);
     const int64_t rows = job->kernel->block_rows;
-    return (u->nq * p->group + rows - 1) / rows;
+    u->rest = rest_of(p, job->kernel, u->nq, u->nk);
+    return (attn_unit_tiled(u) + rows - 1) / rows + (u->rest > 0);
 }
 
 /* ---- Setting up ------------------------------------------------------------------------------ */

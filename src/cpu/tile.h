@@ -10,7 +10,7 @@
 
 #include "cpu/pack.h"
 
-enum { DIRECT_ROWS = 2 * NV * VEC_N }; /* so many rows at most use tiles where they lie */
+enum { DIRECT_ROWS = 2 * BQ }; /* so many rows at most use tiles where they lie */
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
@@ -60,7 +60,7 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
-    return sizeof(elem) == sizeof(real) && u->nq * p->group <= DIRECT_ROWS &&
+    return sizeof(elem) == sizeof(real) && attn_unit_tiled(u) <= DIRECT_ROWS &&
            !is_far(p, u->nk) && n % MR == 0 && p->head_dim_v >= MR && !p->key.table &&
            !u->key_mask && !u->weights && !has_masks(p) && !shapes_scores(p) &&
            attn_band_whole(u->band, 0, u->nq, k0, k0 + n);

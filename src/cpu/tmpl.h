@@ -27,6 +27,9 @@ INLINE vmask below_limit(vec p, vec r)
     return vec_le(vec_max(p, vec_sub(vec_zero(), p)), limit);
 }
 
+enum { BQ = NV * VEC_N };     /* rows in a block of the tiled form */
+enum { HALF = (NV + 1) / 2 }; /* vectors that one of few rows is computed in */
+
 enum { FAR_BYTES = 1 << 19 }; /* of keys and values: a second cache has room for fewer */
 
 /* Whether nk keys and values are more than that, as the caller has them. */
