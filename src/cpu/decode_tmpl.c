@@ -15,19 +15,19 @@
  * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
  * turned than packed, which the tiled form does if type or width ask for it. Where those lanes are
  * one vector's a block of so few rows loads each number of a key for a single product, and one of
- * more is twice as wide: some more rows had better be here, above all of keys that would be packed.
- * What else makes the tiled form pack is where keys lie and what hides them, on which no result may
- * depend.
+ * more is twice as wide: some more rows had better be here, above all of keys that are far, or many
+ * and turned. What else makes the tiled form pack is where keys lie and what hides them, on which
+ * no result may depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
     const bool packs = !same_type || p->head_dim_v < MR;
     const bool turns = nk >= MANY_KEYS && is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
-    if (more && p->head_dim >= 4 * VEC_N)
-        return is_far(p, nk) && p->head_dim >= 8 * VEC_N ? FEW * 3 / 2 : FEW * 5 / 4;
-    if (p->head_dim >= 4 * VEC_N || (turns && packs))
-        return FEW;
+    const bool wide = p->head_dim >= 4 * VEC_N;
+    const bool most = wide ? is_far(p, nk) && p->head_dim >= 8 * VEC_N : nk >= 2 * MANY_KEYS;
+    if (wide || (turns && packs))
+        return !more ? FEW : most ? FEW * 3 / 2 : FEW * 5 / 4;
     if (p->head_dim < VEC_N && nk < 64)
         return FEW * 3 / 8;
     return (same_type && p->head_dim > 28) || (more && turns) ? FEW * 6 / 8 : FEW * 5 / 8;
