@@ -54,14 +54,15 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
     return at;
 }
 
-/* Whether a tile is used where it lies: its elements are the computing type's and near, all rows
- * see all of it, nothing asks what its values are, groups of keys have no ends, and values fill a
- * panel. */
+/* Whether a tile is used where it lies: its elements are the computing type's, and near or in the
+ * order of memory, all rows see all of it, nothing asks what its values are, groups of keys have no
+ * ends, and values fill a panel. */
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
+    const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
     return sizeof(elem) == sizeof(real) && attn_unit_tiled(u) <= DIRECT_ROWS &&
-           !is_far(p, u->nk) && n % MR == 0 && p->head_dim_v >= MR && !p->key.table &&
+           (dense || !is_far(p, u->nk)) && n % MR == 0 && p->head_dim_v >= MR && !p->key.table &&
            !u->key_mask && !u->weights && !has_masks(p) && !shapes_scores(p) &&
            attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
