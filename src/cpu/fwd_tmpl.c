@@ -442,7 +442,7 @@ INLINE void fetch_results(const struct block *t)
 static void expect(struct block *t, int64_t n)
 {
     const struct attn_unit *u = t->u;
-    if (attn_unit_tiled(u) > DIRECT_ROWS && !u->p->key.table)
+    if (!(u->tile_info[n] & ATTN_TILE_DIRECT) && !u->p->key.table)
         t->next = (struct attn_range){(n + 1) * BK, min64((n + 2) * BK, u->nk)};
 }
 
