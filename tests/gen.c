@@ -124,8 +124,21 @@ static void draw_many_keys(struct problem *p, struct rng *r)
     }
 }
 
-/* Few rows and many keys in a part of all problems, which lengths drawn one by one hardly ever give;
- * drawn apart. False: not in this one. */
+/* Some blocks of rows, and keys that fill a second cache. */
+static void draw_some_rows(struct problem *p, struct rng *r, int64_t group)
+{
+    static const int16_t dims[] = {100, 128, 160, 256};
+
+    p->d = RNG_PICK(r, dims);
+    p->dv = rng_chance(r, 70) ? p->d : RNG_PICK(r, dims);
+    for (int64_t b = 0; b < p->batch; b++) {
+        p->query.used[b] = (20 + rng_below(r, 180) + group - 1) / group;
+        p->key.used[b] = 400 + rng_below(r, 500);
+    }
+}
+
+/* Few rows and many keys in a part of all problems, which lengths drawn one by one hardly ever
+ * give; drawn apart. False: not in this one. */
 static bool draw_few_rows(struct problem *p)
 {
     static const int16_t dims[] = {7, 9, 12, 13, 15, 17, 18, 20, 23, 24, 32, 64, 100, 128, 129};
@@ -145,6 +158,8 @@ static bool draw_few_rows(struct problem *p)
         p->query.used[b] = (rng_below(&r, 27) + group - 1) / group;
         p->key.used[b] = rng_chance(&r, 90) ? 250 + rng_below(&r, 400) : draw_length(&r, 70);
     }
+    if (rng_chance(&r, 10))
+        draw_some_rows(p, &r, group);
     return true;
 }
 

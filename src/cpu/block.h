@@ -34,6 +34,7 @@ struct block {
     uint32_t seen[BK], kept[BK]; /* lanes, as bits, that see a key by the masks; that keep it */
 
     /* The forward pass. */
+    bool loaded; /* qt holds the queries */
     bool begun;  /* o holds sums */
     bool scaled; /* sinks or dropout change what the sums are multiplied by */
     int64_t dv, dv_panels; /* dv rounded up to MR */

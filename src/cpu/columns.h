@@ -16,7 +16,7 @@ static int64_t columns_bytes(const struct attn_problem *p, int64_t room)
     const int64_t most = INT64_MAX / 64 * 64;
     int64_t bytes;
     if (__builtin_mul_overflow(BQ + p->group, BK * (int64_t)sizeof(real), &bytes) ||
-        __builtin_add_overflow(bytes, scratch_bytes(p->head_dim, p->head_dim_v, room), &bytes) ||
+        __builtin_add_overflow(bytes, scratch_bytes(p->head_dim, p->head_dim_v, room, 1), &bytes) ||
         bytes > most)
         return most;
     return round_up(bytes, 64);
@@ -83,13 +83,13 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
     const int64_t k0 = n * BK, keys = min64(BK, u->nk - k0);
     struct columns c;
     c.probs = (real *)(void *)((char *)scratch +
-                               scratch_bytes(p->head_dim, p->head_dim_v, u->room));
+                               scratch_bytes(p->head_dim, p->head_dim_v, u->room, 1));
     c.sums = c.probs + BQ * BK;
     memset(c.sums, 0, (size_t)(p->group * BK) * sizeof *c.sums);
     for (int64_t row0 = 0; row0 < u->nq * p->group; row0 += BQ) {
         struct block t;
         block_init(&t, u, row0, u->nq * p->group);
-        begin(&t, scratch);
+        begin(&t, scratch, 0);
         for (int64_t lane = 0; lane < BQ; lane++) {
             const struct weight *w = weight_of(u, t.query[lane], t.head[lane]);
             t.r[lane] = w->r;

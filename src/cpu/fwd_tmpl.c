@@ -21,26 +21,38 @@
 
 /* ---- Memory of a block ----------------------------------------------------------------------- */
 
-static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room)
+/* Bytes of what blocks share, scores and probabilities of a tile, and of what each keeps. */
+static int64_t shared_bytes(int64_t room)
 {
-    const int64_t rows = words(d) + room + room / PAIR + round_up(dv, MR) + 3;
-    return round_up(BQ * rows * (int64_t)sizeof(real), 64);
+    return round_up(BQ * (room + room / PAIR) * (int64_t)sizeof(real), 64);
 }
 
-/* Lays the block's memory out in `scratch`. */
-static void begin(struct block *t, void *scratch)
+static int64_t own_bytes(int64_t d, int64_t dv)
+{
+    return round_up(BQ * (words(d) + round_up(dv, MR) + 3) * (int64_t)sizeof(real), 64);
+}
+
+static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room, int64_t blocks)
+{
+    return shared_bytes(room) + blocks * own_bytes(d, dv);
+}
+
+/* Lays the memory of the n-th block out in `scratch`. */
+static void begin(struct block *t, char *scratch, int64_t n)
 {
     const struct attn_problem *p = t->u->p;
     const int64_t room = t->u->room;
-    real *at = scratch;
-    t->begun = false;
+    char *const own = scratch + shared_bytes(room) + n * own_bytes(p->head_dim, p->head_dim_v);
+    real *at = (real *)(void *)own;
+    t->loaded = t->begun = false;
+    t->vectors = t->rows <= HALF * VEC_N ? HALF : NV;
     t->scaled = p->sink.data || p->dropout.on;
-    t->far = t->u->nk / BK * tile_bytes(t->d, p->head_dim_v, room) > FAR_BYTES;
+    t->far = t->u->places > FAR_BYTES / tile_bytes(t->d, p->head_dim_v, room);
     t->dv = p->head_dim_v;
     t->dv_panels = round_up(t->dv, MR);
+    t->s = (real *)(void *)scratch;
+    t->p = t->s + room * BQ;
     t->qt = at, at += words(t->d) * BQ;
-    t->s = at, at += room * BQ;
-    t->p = at, at += room / PAIR * BQ;
     t->r = at, at += BQ;
     t->l = at, at += BQ;
     t->sum = at, at += BQ;
@@ -446,47 +458,61 @@ static void expect(struct block *t, int64_t n)
         t->next = (struct attn_range){(n + 1) * BK, min64((n + 2) * BK, u->nk)};
 }
 
-static void rows(const struct attn_unit *u, int64_t row0, void *scratch,
+/* Tile n against a block, of whose rows some see some of it. */
+static void take_tile(struct block *t, int64_t n, struct attn_range see,
+                      bool (*need)(void *arg, int64_t t), void *arg)
+{
+    const struct attn_unit *u = t->u;
+    const int64_t k0 = n * BK;
+    const int64_t j0 = see.lo > k0 ? (see.lo - k0) / MR * MR : 0;
+    const int64_t j1 = round_up(min64(BK, see.hi - k0), MR);
+    if (t->masked && !see_masks(t, k0, j0, j1))
+        return;
+    t->next = (struct attn_range){0, 0};
+    if (need(arg, n))
+        expect(t, n);
+    if (!t->loaded) {
+        load_queries(t);
+        if (t->row0 > 0 && u->places > 1)
+            fetch_queries(u, t->row0 - BQ); /* the next item is the block before */
+        t->loaded = true;
+    }
+    if (u->tile_info[n] & ATTN_TILE_HIDDEN)
+        return;
+    if ((n + 1) * BK >= see.hi)
+        fetch_results(t);
+    const struct place at = place_of(u, n);
+    if (t->vectors < NV)
+        tile(t, n, &at, j0, j1, at.key_step, words(t->d), HALF);
+    else if (!at.direct && t->d == 64) /* constants let the compiler fold the row addresses */
+        tile(t, n, &at, j0, j1, 64 / PAIR, 64 / PAIR, NV);
+    else if (!at.direct && t->d == 128)
+        tile(t, n, &at, j0, j1, 128 / PAIR, 128 / PAIR, NV);
+    else
+        tile(t, n, &at, j0, j1, at.key_step, words(t->d), NV);
+}
+
+static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *scratch,
                  bool (*need)(void *arg, int64_t t), void *arg)
 {
-    struct block t;
-    block_init(&t, u, row0, attn_unit_tiled(u));
-    begin(&t, scratch);
-    t.vectors = t.rows <= HALF * VEC_N ? HALF : NV;
-    const struct attn_range see = attn_band_any(u->band, t.query[0], t.query[BQ - 1] + 1);
-    bool loaded = false;
-    if (see.lo < see.hi && row0 + BQ >= attn_unit_tiled(u))
-        fetch_queries(u, row0); /* they come while the first tile is packed */
-    for (int64_t n = see.lo / BK; n * BK < see.hi; n++) {
-        const int64_t k0 = n * BK;
-        const int64_t j0 = see.lo > k0 ? (see.lo - k0) / MR * MR : 0;
-        const int64_t j1 = round_up(min64(BK, see.hi - k0), MR);
-        if (t.masked && !see_masks(&t, k0, j0, j1))
-            continue;
-        t.next = (struct attn_range){0, 0};
-        if (need(arg, n))
-            expect(&t, n);
-        if (!loaded) {
-            load_queries(&t);
-            if (row0 > 0)
-                fetch_queries(u, row0 - BQ); /* the next block is the one before */
-            loaded = true;
-        }
-        if (u->tile_info[n] & ATTN_TILE_HIDDEN)
-            continue;
-        if ((n + 1) * BK >= see.hi)
-            fetch_results(&t);
-        const struct place at = place_of(u, n);
-        if (t.vectors < NV)
-            tile(&t, n, &at, j0, j1, at.key_step, words(t.d), HALF);
-        else if (!at.direct && t.d == 64) /* constants let the compiler fold the row addresses */
-            tile(&t, n, &at, j0, j1, 64 / PAIR, 64 / PAIR, NV);
-        else if (!at.direct && t.d == 128)
-            tile(&t, n, &at, j0, j1, 128 / PAIR, 128 / PAIR, NV);
-        else
-            tile(&t, n, &at, j0, j1, at.key_step, words(t.d), NV);
+    struct block t[ATTN_MOST_BLOCKS];
+    struct attn_range see[ATTN_MOST_BLOCKS], all = {INT64_MAX, 0};
+    for (int64_t i = 0; i < blocks; i++) {
+        block_init(&t[i], u, row0 + i * BQ, attn_unit_tiled(u));
+        begin(&t[i], scratch, i);
+        see[i] = attn_band_any(u->band, t[i].query[0], t[i].query[BQ - 1] + 1);
+        if (see[i].lo < see[i].hi)
+            all = (struct attn_range){min64(all.lo, see[i].lo),
+                                      see[i].hi > all.hi ? see[i].hi : all.hi};
+        if (see[i].lo < see[i].hi && row0 + blocks * BQ >= attn_unit_tiled(u))
+            fetch_queries(u, t[i].row0); /* they come while the first tile is packed */
     }
-    finish(&t);
+    for (int64_t n = all.lo / BK; n * BK < all.hi; n++)
+        for (int64_t i = 0; i < blocks; i++)
+            if (n >= see[i].lo / BK && n * BK < see[i].hi)
+                take_tile(&t[i], n, see[i], need, arg);
+    for (int64_t i = 0; i < blocks; i++)
+        finish(&t[i]);
 }
 
 #include "cpu/columns.h"

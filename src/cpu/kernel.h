@@ -19,6 +19,8 @@
 /* Keys in a tile of the tiled form, and in a chunk of the decode form. Results depend on both. */
 enum { ATTN_TILE_KEYS = 128, ATTN_CHUNK_KEYS = 512 };
 
+enum { ATTN_MOST_BLOCKS = 8 }; /* of rows, in an item */
+
 /* Head sizes up to which no size of a tile or block overflows. */
 static const int64_t ATTN_MOST_DIM = 1 << 24;
 
@@ -38,7 +40,8 @@ struct attn_unit {
                                 for later; null: not wanted. See struct weight in tmpl.h */
     int64_t room;            /* keys that there is room for in a tile: ATTN_TILE_KEYS, or fewer
                                 where all sequences are shorter; a multiple of 8 */
-    char *packed;            /* tiles, each tile_bytes() long */
+    char *packed;            /* tiles, each tile_bytes() long, tile t in place t % places */
+    int64_t places;          /* as many as tiles, or one if a single item takes all blocks */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
     enum attn_asks asks;     /* decode: whether memory is asked for ahead */
 };
@@ -54,6 +57,7 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->nq = u->seq.nq;
     u->nk = u->seq.nk;
     u->rest = 0;
+    u->places = 1;
     u->band = u->seq.band;
     u->key_mask = u->seq.key_mask;
 }
@@ -99,13 +103,13 @@ struct attn_cpu_kernel {
     int32_t block_rows;
     /* Bytes of a packed tile, and of the scratch memory of one thread; multiples of 64. */
     int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
-    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
+    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room, int64_t blocks);
     /* Packs tile t of the unit to `to` and returns its info. */
     uint8_t (*pack)(const struct attn_unit *u, int64_t t, char *to);
-    /* The block of rows that starts at row0: writes its rows of out and lse. Before it reads a tile
-     * it calls need(arg, t), which returns once the tile is packed, and whether this thread has
-     * done that. */
-    void (*rows)(const struct attn_unit *u, int64_t row0, void *scratch,
+    /* So many blocks of rows, the first of which starts at row0: writes their rows of out and lse.
+     * They take each tile one after the other. Before they read it they call need(arg, t), which
+     * returns once the tile is packed, and whether this thread has done that. */
+    void (*rows)(const struct attn_unit *u, int64_t row0, int64_t blocks, void *scratch,
                  bool (*need)(void *arg, int64_t t), void *arg);
     /* When the weights of all rows are known: the probabilities of tile t, which lies packed at
      * `tile`, to key_sums and probs_fn, of all rows in their order; and the scratch memory of it,

@@ -19,6 +19,7 @@ struct slot {
     char *partial;
     bool decode;
     int64_t chunks, heads; /* decode: chunks of keys, heads in a range */
+    int64_t blocks;        /* else: blocks of rows in an item */
     struct attn_unit unit;
 };
 
@@ -32,6 +33,8 @@ struct job {
 };
 
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 /* Columns of the probabilities are made in a second round, from tiles with room for all keys: from
  * the very scores that the tiled form has. */
@@ -48,16 +51,43 @@ static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel
            !wants_columns(p);
 }
 
-/* Rows of a unit in the tiled form that are left to the decode form. */
-static int64_t rest_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
-                       int64_t nq, int64_t nk)
+/* How a unit in the tiled form is cut. */
+struct cut {
+    int64_t rest;   /* rows that are left to the decode form */
+    int64_t blocks; /* of the others, in an item */
+    int64_t items;
+    int64_t places; /* for tiles */
+};
+
+/* Whether an item had better take so many blocks of rows together, all that a unit has: tiles are
+ * packed for it alone then, one after the other in one place. Where several items share what is
+ * packed, all of it is kept, which pays while it is near or they are many. */
+static bool together(const struct attn_schedule *s, const struct attn_problem *p,
+                     const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
 {
-    return wants_columns(p) ? 0 : kernel->decode->rest_rows(p, nq * p->group, nk);
+    const int64_t near = 1 << 19, state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, bytes, keys */
+    const int64_t tile = kernel->tile_bytes(p->head_dim, p->head_dim_v, room);
+    return blocks <= ATTN_MOST_BLOCKS && attn_axis_len(&p->key, b) / room > near / tile &&
+           kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, blocks) <= state &&
+           attn_pairs_of(p, b) <= s->fair;
+}
+
+static struct cut cut_of(const struct attn_schedule *s, const struct attn_problem *p,
+                         const struct attn_cpu_kernel *kernel, int64_t b)
+{
+    const int64_t nk = attn_axis_len(&p->key, b), rows = attn_axis_len(&p->query, b) * p->group;
+    struct cut c;
+    c.rest = wants_columns(p) ? 0 : kernel->decode->rest_rows(p, rows, nk);
+    const int64_t blocks = pieces(rows - c.rest, kernel->block_rows);
+    c.blocks = blocks > 1 && together(s, p, kernel, blocks, b) ? blocks : 1;
+    c.items = pieces(blocks, c.blocks) + (c.rest > 0);
+    c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
+    return c;
 }
 
 static int64_t chunks_of(int64_t nk)
 {
-    return nk > ATTN_CHUNK_KEYS ? (nk + ATTN_CHUNK_KEYS - 1) / ATTN_CHUNK_KEYS : 1;
+    return nk > ATTN_CHUNK_KEYS ? pieces(nk, ATTN_CHUNK_KEYS) : 1;
 }
 
 /* Heads that one decode item takes: as many as keep their state in the cache, but few enough that
@@ -78,9 +108,9 @@ static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_deco
 static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                    const struct attn_cpu_kernel *kernel)
 {
-    int64_t rows = 0, rest = 0, longest = 0;
+    int64_t rows = 0, rest = 0, blocks = 1, longest = 0;
     s->partial = 0;
-    s->tiled = s->decoded = 0;
+    s->tiled = s->decoded = s->places = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
         if (is_decode(p, kernel, b)) {
@@ -94,17 +124,20 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                 return false;
             s->partial = partial > s->partial ? partial : s->partial;
         } else if (nq > 0) {
+            const struct cut cut = cut_of(s, p, kernel, b);
             s->tiled++;
-            rest = max64(rest, rest_of(p, kernel, nq, nk));
+            s->places = max64(s->places, cut.places);
+            rest = max64(rest, cut.rest);
+            blocks = max64(blocks, cut.blocks);
             longest = max64(longest, nk);
         }
     }
-    s->tiles = (longest + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS;
+    s->tiles = pieces(longest, ATTN_TILE_KEYS);
     s->room = longest < ATTN_TILE_KEYS && !wants_columns(p) ? (longest + 7) / 8 * 8
                                                             : ATTN_TILE_KEYS;
     int64_t scratch = 0;
     if (s->tiled > 0)
-        scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room);
+        scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room, blocks);
     if (rest > 0)
         scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, 1));
     if (s->decoded > 0) {
@@ -130,6 +163,15 @@ static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel
             work += read * pairs / (double)nq * (double)p->heads_kv;
     }
     return work * (double)(p->head_dim + p->head_dim_v);
+}
+
+/* Pairs of a query and a key that one item may have without keeping the others waiting. */
+static double fair_of(const struct attn_problem *p, int32_t threads)
+{
+    double pairs = 0;
+    for (int64_t b = 0; b < p->batch; b++)
+        pairs += attn_pairs_of(p, b);
+    return threads == 1 ? pairs : pairs * (double)p->heads_kv / (3 * (double)threads);
 }
 
 /* Few keys and values are in the second cache when they have been used before, and so near that to
@@ -167,12 +209,13 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
     s->threads = attn_team_threads(work_of(p, kernel), threads);
+    s->fair = fair_of(p, s->threads);
     s->asks = asks_of(p);
     s->packed = 0;
     if (!survey(s, p, kernel))
         return false;
     s->tile = (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room);
-    if (!attn_room_add(&s->packed, (size_t)s->tiles, s->tile) || !plan_columns(s, p, kernel))
+    if (!attn_room_add(&s->packed, (size_t)s->places, s->tile) || !plan_columns(s, p, kernel))
         return false;
     s->slots = attn_team_slots(units, s->threads, s->packed + s->partial);
 
@@ -195,7 +238,7 @@ static void pack_tile(void *arg, int64_t t)
     struct slot *slot = arg;
     struct attn_unit *u = &slot->unit;
     u->tile_info[t] =
-        slot->job->kernel->pack(u, t, u->packed + (size_t)t * slot->job->s->tile);
+        slot->job->kernel->pack(u, t, u->packed + (size_t)(t % u->places) * slot->job->s->tile);
 }
 
 static bool need_tile(void *arg, int64_t t)
@@ -214,6 +257,15 @@ static void do_chunk(const struct job *job, struct slot *slot, int64_t item, voi
                                 slot->chunks > 1 ? slot->partial : NULL);
 }
 
+/* The last rows come first: under a causal mask they are the longest. */
+static void do_rows(const struct job *job, struct slot *slot, int64_t row0, void *scratch)
+{
+    if (row0 >= attn_unit_tiled(&slot->unit))
+        job->kernel->decode->rest(&slot->unit, scratch);
+    else
+        job->kernel->rows(&slot->unit, row0, slot->blocks, scratch, need_tile, slot);
+}
+
 static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
 {
     const struct job *job = arg;
@@ -221,10 +273,8 @@ static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
     void *scratch = job->scratch + (size_t)thread * job->s->scratch;
     if (slot->decode)
         do_chunk(job, slot, item, scratch);
-    else if (item * job->kernel->block_rows >= attn_unit_tiled(&slot->unit))
-        job->kernel->decode->rest(&slot->unit, scratch);
-    else /* the last rows come first: under a causal mask they are the longest */
-        job->kernel->rows(&slot->unit, item * job->kernel->block_rows, scratch, need_tile, slot);
+    else
+        do_rows(job, slot, item * slot->blocks * job->kernel->block_rows, scratch);
 }
 
 static void close_unit(void *arg, int32_t n, int32_t thread)
@@ -258,11 +308,13 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     }
     if (u->nq == 0)
         return 0;
-    slot->tiles.count = (u->nk + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS;
+    const struct cut cut = cut_of(job->s, p, job->kernel, b);
+    slot->tiles.count = pieces(u->nk, ATTN_TILE_KEYS);
     attn_parts_begin(&slot->tiles);
-    const int64_t rows = job->kernel->block_rows;
-    u->rest = rest_of(p, job->kernel, u->nq, u->nk);
-    return (attn_unit_tiled(u) + rows - 1) / rows + (u->rest > 0);
+    slot->blocks = cut.blocks;
+    u->rest = cut.rest;
+    u->places = cut.places;
+    return cut.items;
 }
 
 /* ---- Setting up ------------------------------------------------------------------------------ */

@@ -45,8 +45,8 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
         at.panel = MR;
         return at;
     }
-    at.keys = (const real *)(const void *)(u->packed +
-                                           t * tile_bytes(p->head_dim, p->head_dim_v, u->room));
+    const int64_t bytes = tile_bytes(p->head_dim, p->head_dim_v, u->room);
+    at.keys = (const real *)(const void *)(u->packed + t % u->places * bytes);
     at.values = at.keys + key_words(u->room, p->head_dim);
     at.key_step = words(p->head_dim);
     at.value_step = MR;
