@@ -178,7 +178,7 @@ static double fair_of(const struct attn_problem *p, int32_t threads)
  * ask for them takes longer than to wait. */
 static enum attn_asks asks_of(const struct attn_problem *p)
 {
-    const double near = 1 << 19; /* bytes */
+    const double near = 1 << 20; /* bytes */
     const struct attn_axis *a = &p->key;
     const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
     const double bytes = keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
