@@ -25,7 +25,8 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     const bool packs = !same_type || p->head_dim_v < MR;
     const bool turns = nk >= MANY_KEYS && is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
     const bool wide = p->head_dim >= 4 * VEC_N;
-    const bool most = wide ? is_far(p, nk) && p->head_dim >= 8 * VEC_N : nk >= 2 * MANY_KEYS;
+    const bool most = wide ? p->head_dim >= 8 * VEC_N && are_more(p, nk, FAR_BYTES)
+                           : nk >= 2 * MANY_KEYS;
     if (wide || (turns && packs))
         return !more ? FEW : most ? FEW * 3 / 2 : FEW * 5 / 4;
     if (p->head_dim < VEC_N && nk < 64)

@@ -32,10 +32,10 @@ enum { HALF = (NV + 1) / 2 }; /* vectors that one of few rows is computed in */
 
 enum { FAR_BYTES = 1 << 19 }; /* of keys and values: a second cache has room for fewer */
 
-/* Whether nk keys and values are more than that, as the caller has them. */
-INLINE bool is_far(const struct attn_problem *p, int64_t nk)
+/* Whether nk keys and values are more than so many bytes, as the caller has them. */
+INLINE bool are_more(const struct attn_problem *p, int64_t nk, int64_t bytes)
 {
-    return nk > FAR_BYTES / ((p->head_dim + p->head_dim_v) * (int64_t)sizeof(elem));
+    return nk > bytes / ((p->head_dim + p->head_dim_v) * (int64_t)sizeof(elem));
 }
 
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
