@@ -62,7 +62,7 @@ struct cut {
 /* Whether an item had better take so many blocks of rows together, all that a unit has: tiles are
  * packed for it alone then, one after the other in one place. Where several items share what is
  * packed, all of it is kept, which pays while it is near or they are many. */
-static bool together(const struct attn_schedule *s, const struct attn_problem *p,
+static bool go_together(const struct attn_schedule *s, const struct attn_problem *p,
                      const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
 {
     const int64_t near = 1 << 19, state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, bytes, keys */
@@ -79,7 +79,7 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     struct cut c;
     c.rest = wants_columns(p) ? 0 : kernel->decode->rest_rows(p, rows, nk);
     const int64_t blocks = pieces(rows - c.rest, kernel->block_rows);
-    c.blocks = blocks > 1 && together(s, p, kernel, blocks, b) ? blocks : 1;
+    c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b) ? blocks : 1;
     c.items = pieces(blocks, c.blocks) + (c.rest > 0);
     c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
     return c;
@@ -201,6 +201,20 @@ static bool plan_columns(struct attn_schedule *s, const struct attn_problem *p,
            attn_room_add(&s->weights, rows, (size_t)kernel->weight_bytes);
 }
 
+/* How many units are in work at a time, and what each takes. */
+static bool plan_slots(struct attn_schedule *s, const struct attn_problem *p,
+                       const struct attn_cpu_kernel *kernel, int64_t units)
+{
+    s->packed = 0;
+    if (!survey(s, p, kernel))
+        return false;
+    s->tile = (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room);
+    if (!attn_room_add(&s->packed, (size_t)s->places, s->tile))
+        return false;
+    s->slots = attn_team_slots(units, s->threads, s->packed + s->partial);
+    return true;
+}
+
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
                         const struct attn_cpu_kernel *kernel, int32_t threads)
 {
@@ -211,13 +225,15 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     s->threads = attn_team_threads(work_of(p, kernel), threads);
     s->fair = fair_of(p, s->threads);
     s->asks = asks_of(p);
-    s->packed = 0;
-    if (!survey(s, p, kernel))
+    if (!plan_slots(s, p, kernel, units))
         return false;
-    s->tile = (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room);
-    if (!attn_room_add(&s->packed, (size_t)s->places, s->tile) || !plan_columns(s, p, kernel))
+    if (s->slots < s->threads && s->slots < units) { /* threads without one help by blocks */
+        s->fair = 0;
+        if (!plan_slots(s, p, kernel, units))
+            return false;
+    }
+    if (!plan_columns(s, p, kernel))
         return false;
-    s->slots = attn_team_slots(units, s->threads, s->packed + s->partial);
 
     s->bytes = 0;
     return attn_room_add(&s->bytes, 1, attn_order_bytes(p->batch)) &&

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What the threads of a call share out (see team.h): the units of kernel.h, longest sequences
- * first, an item being a block of rows, or in the decode form a chunk of keys or the last rows. A
- * slot holds the packed keys of its unit, tiles being packed by the first thread that needs them.
- * Where columns of the probabilities are wanted, a second round (columns.c) follows.
+ * first, an item being a block of rows or all of them, or in the decode form a chunk of keys or the
+ * last rows. A slot holds the packed keys of its unit, tiles being packed by the first thread that
+ * needs them. Where columns of the probabilities are wanted, a second round (columns.c) follows.
  */
 #ifndef ATTN_CPU_SCHEDULE_H
 #define ATTN_CPU_SCHEDULE_H
