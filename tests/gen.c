@@ -133,7 +133,7 @@ static void draw_some_rows(struct problem *p, struct rng *r, int64_t group)
     p->dv = rng_chance(r, 70) ? p->d : RNG_PICK(r, dims);
     for (int64_t b = 0; b < p->batch; b++) {
         p->query.used[b] = (20 + rng_below(r, 180) + group - 1) / group;
-        p->key.used[b] = 400 + rng_below(r, 500);
+        p->key.used[b] = 400 + rng_below(r, rng_chance(r, 30) ? 1200 : 500);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the kernels for few rows work on: an item, heads of a sequence and a chunk of its keys; the
+ * What the kernels for few rows work on: an item, heads of a sequence and some of its keys; the
  * state of its heads; and runs of keys.
  */
 #ifndef ATTN_CPU_DECODE_H
@@ -8,7 +8,7 @@
 
 #include "cpu/tmpl.h"
 
-/* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of a unit, at most. */
+/* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16, ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */

@@ -4,8 +4,9 @@
  * What counts here is to read keys and values once, in the order of memory, for all rows that share
  * them. They are used where they lie; only those of narrow heads are copied, run by run.
  *
- * A long sequence is cut into chunks of keys, by its length alone, and merge() adds what they gave.
- * A chunk is walked in runs of keys (decode_run.h).
+ * A long sequence is cut into chunks of keys, by its length alone, and merge() adds what they gave;
+ * the last rows of one in the tiled form take all keys at once. Either is walked in runs of keys
+ * (decode_run.h).
  */
 #include "cpu/decode_run.h"
 
@@ -35,15 +36,19 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
- * a few past either had better be here, more of them where heads are wide or keys many. */
+ * a few past either had better be here, more of them where heads are wide or keys many. None where
+ * scores are shaped or dropped, which goes number by number here; so does hiding them, but on that
+ * no result may depend. */
 static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), many = nk >= MANY_KEYS;
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
+    if (shapes_scores(p) || p->dropout.on)
+        return 0;
     if (past_half > 0)
         return (wide || many) && past_half <= FEW / 8 ? past_half : 0;
-    const int64_t most = wide || (many && same_type)    ? FEW / 2
+    const int64_t most = wide || (many && same_type)    ? FEW * 3 / 8
                          : many || p->head_dim >= VEC_N ? FEW / 4
                                                         : FEW / 8;
     return past < rows && past <= most ? past : 0;

@@ -37,7 +37,7 @@ static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room, int64_t blocks
     return shared_bytes(room) + blocks * own_bytes(d, dv);
 }
 
-/* Lays the memory of the n-th block out in `scratch`. */
+/* Lays the memory of the n-th block of an item out in `scratch`. */
 static void begin(struct block *t, char *scratch, int64_t n)
 {
     const struct attn_problem *p = t->u->p;
@@ -45,7 +45,6 @@ static void begin(struct block *t, char *scratch, int64_t n)
     char *const own = scratch + shared_bytes(room) + n * own_bytes(p->head_dim, p->head_dim_v);
     real *at = (real *)(void *)own;
     t->loaded = t->begun = false;
-    t->vectors = t->rows <= HALF * VEC_N ? HALF : NV;
     t->scaled = p->sink.data || p->dropout.on;
     t->far = t->u->places > FAR_BYTES / tile_bytes(t->d, p->head_dim_v, room);
     t->dv = p->head_dim_v;
@@ -474,7 +473,7 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
     if (!t->loaded) {
         load_queries(t);
         if (t->row0 > 0 && u->places > 1)
-            fetch_queries(u, t->row0 - BQ); /* the next item is the block before */
+            fetch_queries(u, t->row0 - BQ); /* the next item is the block before, if any */
         t->loaded = true;
     }
     if (u->tile_info[n] & ATTN_TILE_HIDDEN)
@@ -500,6 +499,7 @@ static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *
     for (int64_t i = 0; i < blocks; i++) {
         block_init(&t[i], u, row0 + i * BQ, attn_unit_tiled(u));
         begin(&t[i], scratch, i);
+        t[i].vectors = t[i].rows <= HALF * VEC_N ? HALF : NV;
         see[i] = attn_band_any(u->band, t[i].query[0], t[i].query[BQ - 1] + 1);
         if (see[i].lo < see[i].hi)
             all = (struct attn_range){min64(all.lo, see[i].lo),

@@ -5,8 +5,8 @@
  * A unit is one key/value head of one sequence with the query heads that share it. Its keys and
  * values are packed once, tile by tile, into a layout of the kernel's own. Its rows are all its
  * (query, head of the group) pairs, row r being query r / group and head r % group, cut into
- * blocks: each block of rows against the keys it sees is one item of work, and so are a few rows
- * past the last one; any thread may do any item.
+ * blocks. A block of rows against the keys it sees is one item of work, or all blocks together are,
+ * and so are a few rows past the last one; any thread may do any item.
  */
 #ifndef ATTN_CPU_KERNEL_H
 #define ATTN_CPU_KERNEL_H
@@ -41,7 +41,7 @@ struct attn_unit {
     int64_t room;            /* keys that there is room for in a tile: ATTN_TILE_KEYS, or fewer
                                 where all sequences are shorter; a multiple of 8 */
     char *packed;            /* tiles, each tile_bytes() long, tile t in place t % places */
-    int64_t places;          /* as many as tiles, or one if a single item takes all blocks */
+    int64_t places;          /* one if a single item takes all blocks, else one for each tile */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
     enum attn_asks asks;     /* decode: whether memory is asked for ahead */
 };
@@ -76,9 +76,9 @@ enum {
     ATTN_TILE_DIRECT = 8    /* it is not packed: keys and values are used where they lie */
 };
 
-/* The decode form. Its unit is a sequence with all its heads (head_kv, packed and tile_info are not
- * used), its items are chunks of keys for ranges of heads. It also takes the last rows of a unit of
- * the tiled form where they would fill little of a block. */
+/* The decode form. Its unit is a sequence with all its heads (head_kv and what is said of tiles are
+ * not used), its items are chunks of keys for ranges of heads. It also takes the last rows of a unit
+ * of the tiled form where they would fill little of a block. */
 struct attn_cpu_decode {
     /* A sequence with at most so many rows to a key/value head takes this form. */
     int64_t (*most_rows)(const struct attn_problem *p, int64_t nk);
@@ -101,7 +101,8 @@ struct attn_cpu_decode {
 struct attn_cpu_kernel {
     const struct attn_cpu_decode *decode;
     int32_t block_rows;
-    /* Bytes of a packed tile, and of the scratch memory of one thread; multiples of 64. */
+    /* Bytes of a packed tile, and of the scratch memory of a thread for so many blocks; multiples
+     * of 64. */
     int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);
     int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room, int64_t blocks);
     /* Packs tile t of the unit to `to` and returns its info. */
