@@ -116,8 +116,8 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
                       probability(s, t->scale, vec_load(r)));
 }
 
-/* A group's sums, added to as Kahan does: a lane adds many numbers that may all be alike,
- * whose roundings would add up. */
+/* A group's sums, added to as Kahan does: a lane adds many numbers that may all be alike, whose
+ * roundings would add up. */
 struct sums {
     vec l, lost;
 };

@@ -77,8 +77,8 @@ enum {
 };
 
 /* The decode form. Its unit is a sequence with all its heads (head_kv and what is said of tiles are
- * not used), its items are chunks of keys for ranges of heads. It also takes the last rows of a unit
- * of the tiled form where they would fill little of a block. */
+ * not used), its items are chunks of keys for ranges of heads. It also takes the last rows of a
+ * unit of the tiled form where they would fill little of a block. */
 struct attn_cpu_decode {
     /* A sequence with at most so many rows to a key/value head takes this form. */
     int64_t (*most_rows)(const struct attn_problem *p, int64_t nk);

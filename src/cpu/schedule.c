@@ -63,7 +63,7 @@ struct cut {
  * packed for it alone then, one after the other in one place. Where several items share what is
  * packed, all of it is kept, which pays while it is near or they are many. */
 static bool go_together(const struct attn_schedule *s, const struct attn_problem *p,
-                     const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
+                        const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
 {
     const int64_t near = 1 << 19, state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, bytes, keys */
     const int64_t tile = kernel->tile_bytes(p->head_dim, p->head_dim_v, room);
