@@ -472,8 +472,8 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
         expect(t, n);
     if (!t->loaded) {
         load_queries(t);
-        if (t->row0 > 0 && u->places > 1)
-            fetch_queries(u, t->row0 - BQ); /* the next item is the block before, if any */
+        if (t->row0 > 0)
+            fetch_queries(u, t->row0 - BQ); /* the next item may be the block before */
         t->loaded = true;
     }
     if (u->tile_info[n] & ATTN_TILE_HIDDEN)
