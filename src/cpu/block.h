@@ -6,6 +6,7 @@
 #ifndef ATTN_CPU_BLOCK_H
 #define ATTN_CPU_BLOCK_H
 
+#include "cpu/masks.h"
 #include "cpu/pack.h"
 
 /* ---- State of a block of rows ---------------------------------------------------------------- */

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Masks, and what dropout draws: the rules of score.h and philox.h for some keys or lanes at a
+ * time. */
+#ifndef ATTN_CPU_MASKS_H
+#define ATTN_CPU_MASKS_H
+
+#include "cpu/tmpl.h"
+
+/* What all of some rows see of some keys. */
+enum sight { SEE_NONE, SEE_SOME, SEE_ALL };
+
+/* Clears ok[j] where byte j * stride is 0. */
+INLINE void keep_true(uint8_t *ok, const char *bytes, int64_t stride, int64_t n)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), low = ones * 0x7f;
+    int64_t j = 0;
+    for (; stride == 1 && j + 8 <= n; j += 8) {
+        uint64_t x, y;
+        memcpy(&x, bytes + j, sizeof x);
+        memcpy(&y, ok + j, sizeof y);
+        y &= (((x & low) + low) | x) >> 7 & ones; /* the top bit of a byte that is not 0, down */
+        memcpy(ok + j, &y, sizeof y);
+    }
+    for (; j < n; j++)
+        ok[j] &= (uint8_t)(bytes[j * stride] != 0);
+}
+
+/* Clears ok[] in blocks of keys that the block mask hides from one block of queries. */
+static void keep_blocks(uint8_t *ok, const struct attn_unit *u, int64_t head, int64_t query,
+                        int64_t key, int64_t n)
+{
+    const struct attn_problem *p = u->p;
+    const struct attn_score_view *m = &p->block_mask;
+    for (int64_t j = 0, end; j < n; j = end) {
+        const int64_t block = (key + j) / p->block_k;
+        end = min64((block + 1) * p->block_k - key, n);
+        if (!m->data[attn_score_at(m, u->b, head, query / p->block_q, block)])
+            memset(ok + j, 0, (size_t)(end - j));
+    }
+}
+
+static void keep_document(uint8_t *restrict ok, const struct attn_unit *u, int64_t query,
+                          int64_t key, int64_t n)
+{
+    const struct attn_integers *q = &u->p->query_docs, *k = &u->p->key_docs;
+    const int64_t own = attn_index_at(q->data, q->is64, u->seq.query0 + query);
+    const int64_t at = u->seq.key0 + key;
+    const int64_t *restrict const of64 = k->data;
+    const int32_t *restrict const of32 = k->data;
+    if (k->is64)
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(of64[at + j] == own);
+    else
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(of32[at + j] == own);
+}
+
+/* ok[j], for n keys from `key` on: whether a query sees them, by the masks other than the bias and
+ * that of keys. */
+static void see_keys(const struct attn_unit *u, int64_t head, int64_t query, int64_t key, int64_t n,
+                     uint8_t *ok)
+{
+    const struct attn_problem *p = u->p;
+    const bool on = !u->seq.query_mask || u->seq.query_mask[query];
+    memset(ok, on, (size_t)n);
+    if (!on)
+        return;
+    if (p->block_mask.data)
+        keep_blocks(ok, u, head, query, key, n);
+    if (p->mask.data)
+        keep_true(ok, p->mask.data + attn_score_at(&p->mask, u->b, head, query, key), p->mask.key,
+                  n);
+    if (p->query_docs.data)
+        keep_document(ok, u, query, key, n);
+}
+
+/* Four words of Philox for each lane: counters in, draws out. See philox.h. */
+static void draw(uint32_t x[4][BQ], uint64_t seed)
+{
+    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        for (int lane = 0; lane < BQ; lane++) {
+            const uint64_t a = (uint64_t)x[0][lane] * 0xd2511f53u;
+            const uint64_t b = (uint64_t)x[2][lane] * 0xcd9e8d57u;
+            x[0][lane] = (uint32_t)(b >> 32) ^ x[1][lane] ^ key0;
+            x[1][lane] = (uint32_t)b;
+            x[2][lane] = (uint32_t)(a >> 32) ^ x[3][lane] ^ key1;
+            x[3][lane] = (uint32_t)a;
+        }
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+}
+
+#endif
