@@ -32,6 +32,8 @@ static const struct family families[] = {
     {"gqa", false, 32, 8, 0, {128}, {512, 2048}, BENCH_PLAIN},
     {"gqa-causal", true, 32, 8, 0, {128}, {512, 2048}, BENCH_PLAIN},
     {"decode-h32-kv8", false, 32, 8, 1, {128}, {8192, 32768}, BENCH_PLAIN},
+    {"q16", false, 16, 16, 16, {64, 128}, {512, 8192}, BENCH_PLAIN},
+    {"q64", false, 16, 16, 64, {64, 128}, {512, 8192}, BENCH_PLAIN},
     {"bias", false, 16, 16, 0, {64, 128}, {2048}, BENCH_BIAS},
     {"mask", false, 16, 16, 0, {128}, {2048}, BENCH_MASK},
     {"blocks", false, 16, 16, 0, {128}, {4096}, BENCH_BLOCKS},
@@ -39,6 +41,8 @@ static const struct family families[] = {
     {"alibi", false, 16, 16, 0, {128}, {2048}, BENCH_ALIBI},
     {"softcap", false, 16, 16, 0, {128}, {2048}, BENCH_SOFTCAP},
     {"wide", false, 16, 16, 0, {64, 128}, {2048}, BENCH_WIDE},
+    {"q16-mask", false, 16, 16, 16, {128}, {2048}, BENCH_MASK},
+    {"q16-alibi", false, 16, 16, 16, {128}, {2048}, BENCH_ALIBI},
 };
 
 /* Packed; each entry's offsets are filled in by fill_offsets(). */

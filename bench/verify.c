@@ -81,6 +81,7 @@ static void clear(struct head *head, int64_t d)
 static double shaped(const struct bench_buffers *bb, int64_t h, int64_t i, int64_t j, double score)
 {
     const int64_t nk = bb->c->seqlen_k, blocks = nk / BENCH_BLOCK;
+    const int64_t before = i + nk - bb->c->seqlen_q - j; /* ends line up */
     const float *numbers = bb->extra;
     const uint8_t *bytes = bb->extra;
     bool seen = true;
@@ -89,7 +90,7 @@ static double shaped(const struct bench_buffers *bb, int64_t h, int64_t i, int64
     case BENCH_MASK: seen = bytes[i * nk + j]; break;
     case BENCH_BLOCKS: seen = bytes[i / BENCH_BLOCK * blocks + j / BENCH_BLOCK]; break;
     case BENCH_WINDOW: seen = j >= i - BENCH_WIDTH; break;
-    case BENCH_ALIBI: score -= (double)numbers[h] * (double)(i < j ? j - i : i - j); break;
+    case BENCH_ALIBI: score -= (double)numbers[h] * (double)(before < 0 ? -before : before); break;
     case BENCH_SOFTCAP: score = BENCH_CAP * tanh(score / BENCH_CAP); break;
     case BENCH_WIDE:
     case BENCH_PLAIN: break;
