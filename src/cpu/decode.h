@@ -6,7 +6,7 @@
 #ifndef ATTN_CPU_DECODE_H
 #define ATTN_CPU_DECODE_H
 
-#include "cpu/tmpl.h"
+#include "cpu/masks.h"
 
 /* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16, ROWS = FEW * 3 / 2 };
@@ -45,14 +45,11 @@ struct item {
     struct exponent scale;
     bool shaped;    /* more than the scale goes into the scores */
     bool masked;    /* rules beyond the band and the key mask may hide keys */
-    bool plain;     /* nothing of that, nor dropout */
+    bool plain;     /* scores are products, and nothing is dropped */
     struct attn_score_view bias;
-    struct attn_range see[ROWS];
+    struct attn_range see[ROWS]; /* of each row, */
+    int64_t query[ROWS], head[ROWS]; /* its query and the head of its group */
 };
-
-/* What the rows see of some keys, by the band and the key mask: bits, so that what they see of more
- * is both. */
-enum { SEE_NONE = 1, SEE_ALL = 2, SEE_SOME = SEE_NONE | SEE_ALL };
 
 /* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
 struct rows {
@@ -65,9 +62,24 @@ struct rows {
 /* Keys j .. j + n - 1, all of them in work. */
 struct run {
     int64_t j, n;
-    uint8_t see[RUN / LEAST_KB], see_any; /* of each LEAST_KB keys; of all of them */
     struct rows k, v;
 };
+
+/* Those of a run from `from` to `to`. */
+struct keys {
+    int64_t from, to;
+    bool hidden; /* some may have the weight HIDDEN */
+};
+
+/* The weight of a key for a row that does not see it. */
+static const real HIDDEN = -1;
+
+/* sum + w v, but where w may be HIDDEN and is, sum. */
+INLINE vec add_weighed(vec sum, vec w, vec v, bool hidden)
+{
+    const vec more = vec_fma(w, v, sum);
+    return hidden ? vec_select(vec_lt(w, vec_zero()), sum, more) : more;
+}
 
 /* Fewer rows never take more, though they may have more groups, nor does a head that is not
  * narrow. */
@@ -113,19 +125,14 @@ static void make_groups(struct item *t)
     }
 }
 
-static int64_t query_of(const struct item *t, int64_t r)
-{
-    return (t->row0 + r) / t->u->p->group;
-}
-
 static int64_t head_of(const struct item *t, int64_t head_kv, int64_t r)
 {
-    return head_kv * t->u->p->group + (t->row0 + r) % t->u->p->group;
+    return head_kv * t->u->p->group + t->head[r];
 }
 
 static struct row row_at(const struct item *t, int64_t head_kv, int64_t r)
 {
-    const struct row row = {t->u, head_kv, query_of(t, r), head_of(t, head_kv, r), t->see[r]};
+    const struct row row = {t->u, head_kv, t->query[r], head_of(t, head_kv, r), t->see[r]};
     return row;
 }
 

@@ -138,17 +138,17 @@ INLINE void dots_turned(const struct turned *turned, int64_t step, const real *q
         dot_turned(turned, step, q, room, n, j, rows, 1, score);
 }
 
-/* o += p v for some columns of one or two rows, of keys `from` to `to`, from one step to another:
- * those of the last step that are not there have the weight 0, and the value of the last one.
+/* o += p v for some columns of one or two rows, of keys from one step to another: those of the last
+ * step that are not there have the weight 0, and the value of the last one, or count as hidden.
  * Rows of o lie `room` apart, those of p TURNED. */
 INLINE void mix_turned_columns(real *o, int64_t room, const real *p, const real *v, int64_t step,
-                               int64_t from, int64_t to, int rows, int columns)
+                               struct keys keys, int rows, int columns, bool hidden)
 {
     vec sum[2][8];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int c = 0; c < columns; c++)
             sum[r][c] = vec_load(o + r * room + c * VEC_N);
-    for (int64_t j = from; j < to; j += VEC_N) {
+    for (int64_t j = keys.from; j < keys.to; j += VEC_N) {
         vec w[2];
         UNROLL for (int r = 0; r < rows; r++) {
             w[r] = vec_load(p + r * TURNED + j);
@@ -159,7 +159,7 @@ INLINE void mix_turned_columns(real *o, int64_t room, const real *p, const real 
             if (rows > 1)
                 vec_keep(&value);
             UNROLL for (int r = 0; r < rows; r++)
-                sum[r][c] = vec_fma(w[r], value, sum[r][c]);
+                sum[r][c] = add_weighed(sum[r][c], w[r], value, hidden);
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
@@ -169,40 +169,30 @@ INLINE void mix_turned_columns(real *o, int64_t room, const real *p, const real 
 
 /* The same for all dv columns. */
 INLINE void mix_turned(const struct turned *turned, int64_t step, real *o, int64_t room, int64_t dv,
-                       const real *p, int64_t from, int64_t to, int rows)
+                       const real *p, struct keys keys, int rows, bool hidden)
 {
     const int most = rows == 1 || MR * NV >= 16 ? 8 : 4; /* as registers have room for */
     const real *v = turned->values;
     int64_t c = 0;
     for (; c + most <= dv; c += most, v += most * step)
-        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, most);
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, keys, rows, most, hidden);
     if (most > 4 && c + 4 <= dv) {
-        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, 4);
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, keys, rows, 4, hidden);
         c += 4, v += 4 * step;
     }
     if (c + 2 <= dv) {
-        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, 2);
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, keys, rows, 2, hidden);
         c += 2, v += 2 * step;
     }
     if (c < dv)
-        mix_turned_columns(o + c * VEC_N, room, p, v, step, from, to, rows, 1);
+        mix_turned_columns(o + c * VEC_N, room, p, v, step, keys, rows, 1, hidden);
 }
 
-static NOINLINE void mix_turned_row(const struct turned *turned, real *o, int64_t dv,
-                                    const real *p, int64_t from, int64_t to)
+/* hidden: a constant, too. */
+INLINE void mix_turned_row(const struct turned *turned, real *o, int64_t dv, const real *p,
+                           struct keys keys, bool hidden)
 {
-    mix_turned(turned, turned->step, o, 0, dv, p, from, to, 1);
-}
-
-/* The same for the keys of the step at j that are seen. */
-static void mix_turned_seen(const struct turned *turned, real *o, int64_t dv, const real *weight,
-                            int64_t j, uint32_t seen)
-{
-    for (int64_t c = 0; c < dv; c++, o += VEC_N) {
-        const vec value = vec_load(turned->values + c * turned->step + j);
-        const vec sum = vec_fma(vec_load(weight), value, vec_load(o));
-        vec_store(o, vec_select(vmask_of(seen), sum, vec_load(o)));
-    }
+    mix_turned(turned, turned->step, o, 0, dv, p, keys, 1, hidden);
 }
 
 /* The lanes of each of dv columns added up: to the first dv numbers, and 0 up to a vector's end. */

@@ -9,6 +9,8 @@
  * row sees a key as its first reference; a row's sum stays spread over its KB lanes until the end.
  * Values are added key by key.
  *
+ * Keys that a row does not see have the weight HIDDEN, and nothing is added of them.
+ *
  * Steps are done some at a time, a run of keys: the products of all, the softmax of all, then the
  * values of all, so that no step waits for the one before. Results do not depend on how many: where
  * something is to happen between two steps, the values before it are added first.
@@ -17,6 +19,7 @@
 #define ATTN_CPU_DECODE_RUN_H
 
 #include "cpu/decode_narrow.h"
+#include "cpu/decode_shape.h"
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
@@ -139,16 +142,16 @@ INLINE void store_sums(const struct head *h, int64_t g, struct sums s)
     vec_store(h->lost + g * VEC_N, s.lost);
 }
 
-/* o += p v for some vectors of columns from c on, up to dv at most, and for keys `from` to `to` of
- * a run, which all RB rows see; p: [steps][VEC_N]. */
+/* o += p v for some vectors of columns from c on, up to dv at most, and for some keys of a run;
+ * p: [steps][VEC_N]. */
 INLINE void mix_columns(const struct item *t, real *o, const real *p, const struct run *run,
-                        int64_t from, int64_t to, int64_t c, int64_t dv, int rb, int vectors)
+                        struct keys keys, int64_t c, int64_t dv, int rb, int vectors, bool hidden)
 {
     const uint64_t kb = (uint64_t)(VEC_N / rb);
     vec sum[MOST_RB * 4];
     UNROLL for (int i = 0; i < rb * vectors; i++)
         sum[i] = vec_load(o + i / vectors * t->value_room + c + i % vectors * VEC_N);
-    for (int64_t n = from; n < to; n++) {
+    for (int64_t n = keys.from; n < keys.to; n++) {
         const elem *v = run->v.at[n];
         const real *weight = p + (uint64_t)n / kb * VEC_N + (uint64_t)n % kb;
         vec value[4];
@@ -164,7 +167,7 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
             vec w = vec_set(weight[r * (int64_t)kb]);
             vec_keep(&w);
             UNROLL for (int i = 0; i < vectors; i++)
-                sum[r * vectors + i] = vec_fma(w, value[i], sum[r * vectors + i]);
+                sum[r * vectors + i] = add_weighed(sum[r * vectors + i], w, value[i], hidden);
         }
     }
     UNROLL for (int i = 0; i < rb * vectors; i++)
@@ -172,129 +175,84 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
 }
 
 INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct run *run,
-                     int64_t from, int64_t to, int rb)
+                     struct keys keys, int rb, bool hidden)
 {
     const int vectors = rb < MOST_RB || MR * NV >= 16 ? 4 : 2; /* as registers have room for */
     const int64_t whole = t->dv / VEC_N * VEC_N;
     int64_t c = 0;
     for (; c + vectors * VEC_N <= whole; c += vectors * VEC_N)
-        mix_columns(t, o, p, run, from, to, c, c + vectors * VEC_N, rb, vectors);
+        mix_columns(t, o, p, run, keys, c, c + vectors * VEC_N, rb, vectors, hidden);
     for (; c < whole; c += VEC_N)
-        mix_columns(t, o, p, run, from, to, c, c + VEC_N, rb, 1);
+        mix_columns(t, o, p, run, keys, c, c + VEC_N, rb, 1, hidden);
     if (c < t->dv)
-        mix_columns(t, o, p, run, from, to, c, t->dv, rb, 1);
+        mix_columns(t, o, p, run, keys, c, t->dv, rb, 1, hidden);
 }
 
-/* o += p v for keys `from` to `to` of a run; there may be none. */
-static NOINLINE void mix(const struct item *t, const struct head *h, const struct group *g,
-                         const real *p, const struct run *run, int64_t from, int64_t to)
+INLINE void mix_group(const struct item *t, const struct head *h, const struct group *g,
+                      const real *p, const struct run *run, struct keys keys, bool hidden)
 {
     real *o = h->o + g->first * t->sum_room;
-    if (from >= to)
-        return;
     if (h->turned) {
-        mix_turned_row(h->turned, o, t->dv, p, from, to);
+        mix_turned_row(h->turned, o, t->dv, p, keys, hidden);
         return;
     }
     switch (g->rb) {
-    case 1: mix_rows(t, o, p, run, from, to, 1); break;
-    case 2: mix_rows(t, o, p, run, from, to, 2); break;
+    case 1: mix_rows(t, o, p, run, keys, 1, hidden); break;
+    case 2: mix_rows(t, o, p, run, keys, 2, hidden); break;
 #if VEC_N >= 4
-    default: mix_rows(t, o, p, run, from, to, 4); break;
+    default: mix_rows(t, o, p, run, keys, 4, hidden); break;
 #endif
     }
 }
 
-/* Products of query and key of a group become scores, by the plain rules: lane r * KB + n is that
- * of its row r and key j + n. */
-static NOINLINE vec shape(const struct item *t, const struct head *h, const struct group *g,
-                          int64_t j, vec s)
-{
-    real score[VEC_N];
-    vec_store(score, scaled_scores(scaling_of(t->u->p), s));
-    for (int64_t i = 0; i < VEC_N; i++) {
-        const struct row row = row_at(t, h->head_kv, g->first + i / g->kb);
-        const real slope = (real)attn_slope_of(&t->u->seq, row.head);
-        const int64_t key = j + i % g->kb;
-        if (key < t->hi)
-            score[i] = score_offset(&row, &t->bias, slope, score[i], key);
-    }
-    return vec_load(score);
-}
-
-/* 0 in place of dropped weights. */
-static NOINLINE void drop(const struct item *t, const struct head *h, const struct group *g,
-                          int64_t j, real *weight)
-{
-    for (int64_t i = 0; i < VEC_N; i++) {
-        const int64_t r = g->first + i / g->kb;
-        if (attn_drops(t->u->p, t->u->b, head_of(t, h->head_kv, r), query_of(t, r), j + i % g->kb))
-            weight[i] = 0;
-    }
-}
-
-/* Which lanes of a group see their key, of n keys from j on, by all that may hide it. */
-static NOINLINE uint32_t see(const struct item *t, const struct head *h, const struct group *g,
-                             int64_t j, int64_t n)
-{
-    uint32_t seen = 0;
-    for (int64_t i = 0; i < VEC_N; i++) {
-        const struct row row = row_at(t, h->head_kv, g->first + i / g->kb);
-        const int64_t key = j + i % g->kb;
-        if (i % g->kb < n && key >= row.see.lo && key < row.see.hi && row_sees(&row, &t->bias, key))
-            seen |= UINT32_C(1) << i;
-    }
-    return seen;
-}
-
-/* mix() for the keys of the step at n0 that are seen, row by row. */
 static NOINLINE void mix_seen(const struct item *t, const struct head *h, const struct group *g,
-                              const real *weight, const struct run *run, int64_t n0, uint32_t seen)
+                              const real *p, const struct run *run, struct keys keys)
 {
-    if (h->turned) {
-        mix_turned_seen(h->turned, h->o + g->first * t->sum_room, t->dv, weight, n0, seen);
+    mix_group(t, h, g, p, run, keys, true);
+}
+
+/* o += p v for some keys of a run; there may be none. */
+static NOINLINE void mix(const struct item *t, const struct head *h, const struct group *g,
+                         const real *p, const struct run *run, struct keys keys)
+{
+    if (keys.from >= keys.to)
         return;
-    }
-    for (int64_t i = 0; i < VEC_N; i++) {
-        if (!(seen >> i & 1))
-            continue;
-        real *o = h->o + (g->first + i / g->kb) * t->value_room;
-        const elem *v = run->v.at[n0 + i % g->kb];
-        for (int64_t c = 0; c < t->dv; c += VEC_N)
-            vec_store(o + c, vec_fma(vec_set(weight[i]), values_at(v, c, t->dv), vec_load(o + c)));
-    }
+    if (keys.hidden)
+        mix_seen(t, h, g, p, run, keys);
+    else
+        mix_group(t, h, g, p, run, keys, false);
 }
 
-/* What the rows see of the keys of the step at n. */
-INLINE uint8_t sight_of(const struct run *run, int64_t n, int64_t keys)
+/* seen: of the group's steps; null: all. */
+INLINE void dots_of(const struct item *t, const real *q, const struct run *run,
+                    const uint32_t *seen, int rb, bool asks, real *score)
 {
-    uint8_t all = 0;
-    for (int64_t i = 0; i < keys; i += LEAST_KB)
-        all |= run->see[(n + i) / LEAST_KB];
-    return all;
+    const int kb = VEC_N / rb;
+    for (int64_t n = 0; n < run->n; n += kb)
+        if (!seen || seen[n / kb] != 0)
+            vec_store(score + n * rb, dot(t, q, run, n, rb, asks));
 }
 
-INLINE void dots_of(const struct item *t, const real *q, const struct run *run, int rb,
-                    real *score)
+INLINE void dots_asking(const struct item *t, const real *q, const struct run *run,
+                        const uint32_t *seen, int rb, real *score)
 {
     if (run->k.next)
-        for (int64_t n = 0; n < run->n; n += VEC_N / rb)
-            vec_store(score + n * rb, dot(t, q, run, n, rb, true));
+        dots_of(t, q, run, seen, rb, true, score);
     else
-        for (int64_t n = 0; n < run->n; n += VEC_N / rb)
-            vec_store(score + n * rb, dot(t, q, run, n, rb, false));
+        dots_of(t, q, run, seen, rb, false, score);
 }
 
-/* Products of a run's keys and a group's rows: [steps][VEC_N]. */
+/* Products of a run's keys and a group's rows, but for steps in which none is seen:
+ * [steps][VEC_N]. */
 static NOINLINE void dots(const struct item *t, const struct head *h, const struct group *g,
-                          const struct run *run, real *score)
+                          const struct run *run, const uint32_t *seen, real *score)
 {
     const real *const q = h->q + g->first * t->word_room;
     switch (g->rb) {
-    case 1: dots_of(t, q, run, 1, score); break;
-    case 2: dots_of(t, q, run, 2, score); break;
+    case 1: dots_asking(t, q, run, seen, 1, score); break;
+    case 2: dots_asking(t, q, run, seen, 2, score); break;
 #if VEC_N >= 4
-    default: dots_of(t, q, run, 4, score); break;
+    default: dots_asking(t, q, run, seen, 4, score); break;
 #endif
     }
 }
@@ -320,93 +278,100 @@ INLINE int64_t plain_steps(const struct item *t, const struct head *h, int64_t i
 }
 
 /* What follows its products, which `weight` has, for a group of a head's rows, the index-th, except
- * for the last values: returns the key from which on they are still to be added. */
-INLINE int64_t group_run(const struct item *t, const struct head *h, int64_t index,
-                         const struct run *run, int rb, real *weight)
+ * for the last values: returns the keys whose values are still to be added. seen: of the group's
+ * steps; null: all. */
+INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t index,
+                             const struct run *run, const uint32_t *seen, int rb, real *weight)
 {
+    struct shaping x;
     const struct group *const g = &t->group[index];
     const int64_t kb = VEC_N / rb;
-    const bool plain = t->plain && run->see_any == SEE_ALL;
-    int64_t from = 0; /* values before it are added */
+    const bool plain = t->plain && !seen;
+    struct keys left = {0, 0, false}; /* values before them are added */
+    if (!t->plain)
+        shaping_init(t, h->head_kv, g, run, &x);
     for (int64_t n = 0; n < run->n; n += kb) {
         if (plain && (n = plain_steps(t, h, index, n, run->n, rb, weight)) >= run->n)
             break;
-        const int64_t j = run->j + n, keys = min64(kb, run->n - n);
-        const uint32_t all = g->lanes * ((UINT32_C(1) << keys) - 1); /* of the keys there are */
-        const uint8_t sight = sight_of(run, n, keys);
+        const uint32_t all = g->lanes * ((UINT32_C(1) << min64(kb, run->n - n)) - 1);
+        const uint32_t lanes = seen ? seen[n / kb] : all;
         real *w = weight + n * rb;
-        if (sight == SEE_NONE) {
-            mix(t, h, g, weight, run, from, n);
-            from = n + kb;
+        left.to = n;
+        if (lanes == 0) {
+            mix(t, h, g, weight, run, left);
+            left = (struct keys){n + kb, n + kb, false};
             continue;
         }
-        const uint32_t seen = sight == SEE_SOME || t->masked ? see(t, h, g, j, keys) : all;
         vec s = vec_load(w);
+        vmask sees = vmask_of(lanes);
         if (t->shaped)
-            s = shape(t, h, g, j, s);
-        if (seen != all || keys < kb)
-            s = vec_select(vmask_of(seen), s, vec_set(-INFINITY));
+            s = shape(t, &x, run, n, rb, s, &sees);
+        s = vec_select(sees, s, vec_set(-INFINITY));
         const vec r = vec_load(h->r + index * VEC_N);
-        vec p = probability(s, t->scale, r);
+        vec p = vec_select(sees, probability(s, t->scale, r), vec_zero());
         if (__builtin_expect(!vmask_all(below_limit(p, r)), 0)) {
-            mix(t, h, g, weight, run, from, n);
-            from = n;
+            mix(t, h, g, weight, run, left);
+            left = (struct keys){n, n, false};
             p = raise_references(t, h, index, s, p);
         }
         store_sums(h, index, sums_and(sums_of(h, index), p));
-        vec_store(w, p);
-        if (t->u->p->dropout.on)
-            drop(t, h, g, j, w);
-        if (seen != all) {
-            mix(t, h, g, weight, run, from, n);
-            from = n + kb;
-            mix_seen(t, h, g, w, run, n, seen);
+        if (!t->plain && x.drops)
+            p = vec_select(vmask_of(x.kept[n / kb]), p, vec_zero());
+        if (lanes != all || (!t->plain && x.biased)) {
+            p = vec_select(sees, p, vec_set(HIDDEN));
+            left.hidden = true;
         }
+        vec_store(w, p);
     }
-    return from;
+    left.to = run->n;
+    return left;
 }
 
-/* A run against all rows of a head: all products with keys first, while those are near. */
-static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run)
+/* A run against all rows of a head: all products with keys first, while those are near. seen: null:
+ * everything. */
+static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run,
+                              const struct seen *seen)
 {
     _Alignas(64) real weight[ROWS * RUN];
     for (const struct group *g = t->group; g < t->group + t->groups; g++)
-        dots(t, h, g, run, weight + g->first * RUN);
+        dots(t, h, g, run, seen_by(seen, g), weight + g->first * RUN);
     for (int64_t n = 0; n < t->groups; n++) {
         const struct group *const g = &t->group[n];
+        const uint32_t *const lanes = seen_by(seen, g);
         real *const w = weight + g->first * RUN;
-        int64_t from = 0;
+        struct keys left;
         switch (g->rb) {
-        case 1: from = group_run(t, h, n, run, 1, w); break;
-        case 2: from = group_run(t, h, n, run, 2, w); break;
+        case 1: left = group_run(t, h, n, run, lanes, 1, w); break;
+        case 2: left = group_run(t, h, n, run, lanes, 2, w); break;
 #if VEC_N >= 4
-        default: from = group_run(t, h, n, run, 4, w); break;
+        default: left = group_run(t, h, n, run, lanes, 4, w); break;
 #endif
         }
-        mix(t, h, g, w, run, from, run->n);
+        mix(t, h, g, w, run, left);
     }
 }
 
 /* The same for one or two rows of a narrow head from the n-th on. weight: [rows][TURNED]. */
 INLINE void narrow_rows(const struct item *t, const struct head *h, const struct run *run,
-                        int64_t step, int64_t n, int rows, real *weight)
+                        const struct seen *seen, int64_t step, int64_t n, int rows, real *weight)
 {
-    int64_t from[2];
+    struct keys left[2];
     dots_turned(h->turned, step, h->q + n * t->word_room, t->word_room, words(t->d), run->n, rows,
                 weight);
     for (int r = 0; r < rows; r++)
-        from[r] = group_run(t, h, n + r, run, 1, weight + r * TURNED);
-    if (rows == 2 && from[0] == from[1])
-        mix_turned(h->turned, step, h->o + n * t->sum_room, t->sum_room, t->dv, weight, from[0],
-                   run->n, 2);
+        left[r] = group_run(t, h, n + r, run, seen_by(seen, &t->group[n + r]), 1,
+                            weight + r * TURNED);
+    if (rows == 2 && left[0].from == left[1].from && !left[0].hidden && !left[1].hidden)
+        mix_turned(h->turned, step, h->o + n * t->sum_room, t->sum_room, t->dv, weight, left[0],
+                   2, false);
     else
         for (int r = 0; r < rows; r++)
-            mix(t, h, &t->group[n + r], weight + r * TURNED, run, from[r], run->n);
+            mix(t, h, &t->group[n + r], weight + r * TURNED, run, left[r]);
 }
 
 /* The same for all rows, by twos, so that what is loaded serves both. */
 INLINE void narrow_steps(const struct item *t, const struct head *head, const struct run *run,
-                         int64_t step)
+                         const struct seen *seen, int64_t step)
 {
     _Alignas(64) struct turned turned;
     _Alignas(64) real weight[2 * TURNED];
@@ -417,17 +382,18 @@ INLINE void narrow_steps(const struct item *t, const struct head *head, const st
     turn(t, turned.values, step, &run->v, run->n, t->dv, false);
     h.turned = &turned;
     for (; n + 2 <= t->rows; n += 2)
-        narrow_rows(t, &h, run, step, n, 2, weight);
+        narrow_rows(t, &h, run, seen, step, n, 2, weight);
     if (n < t->rows)
-        narrow_rows(t, &h, run, step, n, 1, weight);
+        narrow_rows(t, &h, run, seen, step, n, 1, weight);
 }
 
-static NOINLINE void narrow_run(const struct item *t, const struct head *h, const struct run *run)
+static NOINLINE void narrow_run(const struct item *t, const struct head *h, const struct run *run,
+                                const struct seen *seen)
 {
     if (turned_keys(t) == TURNED)
-        narrow_steps(t, h, run, TURNED);
+        narrow_steps(t, h, run, seen, TURNED);
     else
-        narrow_steps(t, h, run, TURNED / 2);
+        narrow_steps(t, h, run, seen, TURNED / 2);
 }
 
 #endif

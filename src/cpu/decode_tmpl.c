@@ -36,21 +36,21 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
- * a few past either had better be here, more of them where heads are wide or keys many. None where
- * scores are shaped or dropped, which goes number by number here; so does hiding them, but on that
- * no result may depend. */
+ * a few past either had better be here, more of them where heads are wide or keys many, but not too
+ * many: both read them. */
 static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), many = nk >= MANY_KEYS;
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
+    const bool widest = same_type && p->head_dim >= 4 * VEC_N;
+    const bool far = are_more(p, nk, 4 * FAR_BYTES);
     const int64_t past = rows % BQ, past_half = past - LANES;
-    if (shapes_scores(p) || p->dropout.on)
-        return 0;
     if (past_half > 0)
-        return (wide || many) && past_half <= FEW / 8 ? past_half : 0;
-    const int64_t most = wide || (many && same_type)    ? FEW * 3 / 8
-                         : many || p->head_dim >= VEC_N ? FEW / 4
-                                                        : FEW / 8;
+        return (wide || many) && past_half <= FEW * 1 / 8 ? past_half : 0;
+    const int64_t most = widest && !far                 ? FEW * 6 / 8
+                         : wide || (many && same_type)  ? FEW * (far ? 3 : 4) / 8
+                         : many || p->head_dim >= VEC_N ? FEW * 2 / 8
+                                                        : FEW * 1 / 8;
     return past < rows && past <= most ? past : 0;
 }
 
@@ -63,31 +63,19 @@ static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t
 
 /* ---- A chunk --------------------------------------------------------------------------------- */
 
-/* What the rows see of n keys from j on, by the band and the key mask. */
-static uint8_t sight(const struct item *t, int64_t j, int64_t n)
+/* What the rows see of a run, by the band and the key mask. */
+static enum sight look_at(const struct item *t, const struct run *run)
 {
     const struct attn_unit *u = t->u;
-    int64_t kept = n;
-    for (int64_t i = 0; u->key_mask && i < n; i++)
-        kept -= u->key_mask[j + i] == 0;
+    int64_t kept = run->n;
+    for (int64_t i = 0; u->key_mask && i < run->n; i++)
+        kept -= u->key_mask[run->j + i] == 0;
     if (kept == 0)
         return SEE_NONE;
-    return kept == n && attn_band_whole(u->band, t->queries.lo, t->queries.hi, j, j + n) ? SEE_ALL
-                                                                                         : SEE_SOME;
-}
-
-/* The same of the keys of a run. */
-static void look_at(const struct item *t, struct run *run)
-{
-    run->see_any = t->u->key_mask ? SEE_SOME : sight(t, run->j, run->n);
-    if (run->see_any == SEE_ALL) {
-        memset(run->see, SEE_ALL, sizeof run->see);
-        return;
-    }
-    run->see_any = 0;
-    for (int64_t n = 0; n < run->n; n += LEAST_KB)
-        run->see_any |= run->see[n / LEAST_KB] =
-            sight(t, run->j + n, min64(LEAST_KB, run->n - n));
+    return kept == run->n && attn_band_whole(u->band, t->queries.lo, t->queries.hi, run->j,
+                                             run->j + run->n)
+               ? SEE_ALL
+               : SEE_SOME;
 }
 
 /* Finds the rows of head head0 + n in a run, and which to ask memory for: those `ahead` keys
@@ -127,20 +115,24 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t keys = again ? min64(most, round_up(1 + NEAR / token, VEC_N)) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
     struct run run;
+    struct seen seen;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
         for (int64_t j = t->lo; j < t->hi; j += keys) {
             run.j = j;
             run.n = min64(keys, t->hi - j);
-            look_at(t, &run);
-            const int64_t end = run.see_any == SEE_NONE ? 0 : by_token ? heads : outer + 1;
+            const enum sight sight = look_at(t, &run);
+            const bool hides = sight == SEE_SOME || t->masked;
+            const int64_t end = sight == SEE_NONE ? 0 : by_token ? heads : outer + 1;
             for (int64_t n = by_token ? 0 : outer; n < end; n++) {
                 const struct head h = head_at(t, scratch, n, head0 + n);
+                if (hides && !see_run(t, h.head_kv, &run, &seen))
+                    continue;
                 find_rows(t, &p->k, &run, ahead, head0, heads, n, t->d, &run.k);
                 find_rows(t, &p->v, &run, ahead, head0, heads, n, t->dv, &run.v);
                 if (t->narrow)
-                    narrow_run(t, &h, &run);
+                    narrow_run(t, &h, &run, hides ? &seen : NULL);
                 else
-                    head_run(t, &h, &run);
+                    head_run(t, &h, &run, hides ? &seen : NULL);
             }
         }
 }
@@ -173,15 +165,18 @@ static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
     t->u = u;
     t->row0 = row0;
     item_shape(t, u->p, u->nq * u->p->group - row0, u->nk);
-    t->queries = (struct attn_range){query_of(t, 0), u->nq};
+    for (int64_t r = 0; r < t->rows; r++) {
+        t->query[r] = (row0 + r) / u->p->group;
+        t->head[r] = (row0 + r) % u->p->group;
+        t->see[r] = attn_band_row(u->band, t->query[r]);
+    }
+    t->queries = (struct attn_range){t->query[0], u->nq};
     make_groups(t);
     t->scale = score_exponent(u->p);
     t->shaped = shapes_scores(u->p);
     t->masked = has_masks(u->p);
-    t->plain = !t->shaped && !t->masked && !u->p->dropout.on;
+    t->plain = !t->shaped && !u->p->dropout.on;
     t->bias = attn_bias_of(&u->seq);
-    for (int64_t r = 0; r < t->rows; r++)
-        t->see[r] = attn_band_row(u->band, query_of(t, r));
 }
 
 /* Partial results of a chunk: for each head and row r, l and o, each `stride` numbers. */
