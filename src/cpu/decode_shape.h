@@ -146,6 +146,7 @@ static void draw_kept(const struct item *t, int64_t head_kv, const struct group 
                       const struct run *run, uint32_t *kept)
 {
     const struct attn_dropout *d = &t->u->p->dropout;
+    const struct keeping keeping = keeping_of(d);
     const int64_t first_head = (d->first_sequence + t->u->b) * t->u->p->heads_q;
     const int64_t skip = run->j % 4, fours = (skip + run->n + 3) / 4;
     uint8_t ok[MOST_RB][RUN + PAST], drawn[MOST_RB * (RUN / 4 + 1) + BQ][4];
@@ -169,7 +170,7 @@ static void draw_kept(const struct item *t, int64_t head_kv, const struct group 
         draw(x, d->seed);
         for (int lane = 0; lane < BQ; lane++)
             for (int w = 0; w < 4; w++)
-                drawn[i + lane][w] = x[w][lane] >= d->least;
+                drawn[i + lane][w] = (uint8_t)is_kept(keeping, x[w][lane]);
     }
     for (int64_t r = 0; r < g->rb; r++) {
         memcpy(ok[r], drawn[r * fours] + skip, (size_t)run->n);

@@ -74,21 +74,40 @@ static void see_keys(const struct attn_unit *u, int64_t head, int64_t query, int
         keep_document(ok, u, query, key, n);
 }
 
+/* Draws above `above` keep their key, or all do. */
+struct keeping {
+    uint32_t above;
+    uint32_t all; /* 0 or 1 */
+};
+
+INLINE struct keeping keeping_of(const struct attn_dropout *d)
+{
+    return (struct keeping){(uint32_t)(d->least - 1), d->least == 0};
+}
+
+INLINE uint32_t is_kept(struct keeping k, uint32_t draw) { return (draw > k.above) | k.all; }
+
 /* Four words of Philox for each lane: counters in, draws out. See philox.h. */
 static void draw(uint32_t x[4][BQ], uint64_t seed)
 {
-    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        for (int lane = 0; lane < BQ; lane++) {
-            const uint64_t a = (uint64_t)x[0][lane] * 0xd2511f53u;
-            const uint64_t b = (uint64_t)x[2][lane] * 0xcd9e8d57u;
-            x[0][lane] = (uint32_t)(b >> 32) ^ x[1][lane] ^ key0;
-            x[1][lane] = (uint32_t)b;
-            x[2][lane] = (uint32_t)(a >> 32) ^ x[3][lane] ^ key1;
-            x[3][lane] = (uint32_t)a;
+    for (int lane = 0; lane < BQ; lane += VEC_N) {
+        uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+        vec_words w[4];
+        for (int i = 0; i < 4; i++)
+            memcpy(&w[i], x[i] + lane, sizeof w[i]);
+        for (int round = 0; round < 10; round++) {
+            vec_words high[2], low[2];
+            vec_words_mul(&high[0], &low[0], &w[0], 0xd2511f53u);
+            vec_words_mul(&high[1], &low[1], &w[2], 0xcd9e8d57u);
+            w[0] = high[1] ^ w[1] ^ key0;
+            w[1] = low[1];
+            w[2] = high[0] ^ w[3] ^ key1;
+            w[3] = low[0];
+            key0 += 0x9e3779b9u;
+            key1 += 0xbb67ae85u;
         }
-        key0 += 0x9e3779b9u;
-        key1 += 0xbb67ae85u;
+        for (int i = 0; i < 4; i++)
+            memcpy(x[i] + lane, &w[i], sizeof w[i]);
     }
 }
 

@@ -136,6 +136,7 @@ static NOINLINE void draw_kept(struct block *t, int64_t k0, int64_t j0, int64_t 
 {
     const struct attn_problem *p = t->u->p;
     const struct attn_dropout *d = &p->dropout;
+    const struct keeping keeping = keeping_of(d);
     const int64_t first = (d->first_sequence + t->u->b) * p->heads_q;
     _Static_assert(MR % 4 == 0, "keys go in fours");
     memset(t->kept + j0, 0, (size_t)(j1 - j0) * sizeof *t->kept);
@@ -150,6 +151,6 @@ static NOINLINE void draw_kept(struct block *t, int64_t k0, int64_t j0, int64_t 
         draw(x, d->seed);
         for (int w = 0; w < 4; w++)
             for (int lane = 0; lane < BQ; lane++)
-                t->kept[j + w] |= (uint32_t)(x[w][lane] >= d->least) << lane;
+                t->kept[j + w] |= is_kept(keeping, x[w][lane]) << lane;
     }
 }

@@ -29,6 +29,9 @@
  *                         these multiples
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
+ *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
+ *                         where it is short: the high and low halves of VEC_N 32-bit words times
+ *                         `by`
  *   vec_transpose         VEC_N vectors as a square matrix, in place
  *   VEC_FOURS, vec_fours(r, at, skip)
  *                         where a vector's 128-bit parts hold four numbers: r[i], i < 4: lane j is
@@ -80,6 +83,24 @@
 #endif
 
 INLINE vec vec_zero(void) { return vec_set(0); }
+
+/* VEC_N words of 32 bits. */
+typedef uint32_t vec_words __attribute__((vector_size(4 * VEC_N)));
+
+#ifndef VEC_WORDS_MUL
+INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
+{
+    vec_words a, b, c;
+    memcpy(&a, x, sizeof a);
+    for (int i = 0; i < VEC_N; i++) {
+        const uint64_t product = (uint64_t)a[i] * by;
+        b[i] = (uint32_t)(product >> 32);
+        c[i] = (uint32_t)product;
+    }
+    memcpy(high, &b, sizeof b);
+    memcpy(low, &c, sizeof c);
+}
+#endif
 
 #ifndef VEC_LOAD_SOME
 INLINE void vec_load_some(void *to, const void *from, int64_t n)
