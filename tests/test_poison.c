@@ -203,33 +203,59 @@ static void check_seed(const struct options *o, uint64_t seed, struct target *ta
     problem_free(&p);
 }
 
-/* A NaN in the values of one key that some rows, or all, do not see: for few rows and for many. */
+/* What hides the key in check_fixed(): every second run of keys by a mask, or by a bias; a window
+ * that ends before it; or one that begins right after it for all rows but the first. */
+enum hiding { BY_MASK, BY_BIAS, BY_WINDOW, FROM_MOST, HIDINGS };
+enum { FIXED_KEYS = 133, FIXED_RUN = 16, FIXED_LEFT = 25 };
+
+static void hide_runs(struct truth_seq *s, enum hiding by)
+{
+    if (by == BY_MASK)
+        s->key_mask = test_alloc(FIXED_KEYS);
+    else
+        s->bias = (struct truth_plane){.x = test_alloc(FIXED_KEYS * sizeof *s->bias.x),
+                                       .key = 1, .count = FIXED_KEYS};
+    s->bias_type = s->dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    for (int64_t j = 0; j < FIXED_KEYS; j++)
+        if (by == BY_MASK)
+            s->key_mask[j] = j / FIXED_RUN % 2 == 0;
+        else
+            s->bias.x[j] = j / FIXED_RUN % 2 == 0 ? 0 : -INFINITY;
+}
+
+/* A NaN in the values of one key that some rows, or all, do not see: for a row, a block of them,
+ * and narrow heads. */
 static void check_fixed(const struct options *o, struct target *targets, int count)
 {
     static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_BF16};
     static const struct {
-        int64_t nq, d, dv;
-    } shapes[] = {{1, 16, 8}, {40, 16, 8}, {3, 5, 12}}; /* a row, a block of them, narrow heads */
-    enum { CASES = 18, KEYS = 133, RUN = 16 };
+        int64_t heads, nq, d, dv;
+    } shapes[] = {{2, 1, 16, 8}, {2, 40, 16, 8}, {2, 3, 5, 12}, {1, 2, 4, 4}};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], CASES = 3 * SHAPES * HIDINGS };
 
     for (uint64_t n = 0; n < CASES; n++) {
-        const bool masked = n & 1; /* every second run of keys is hidden; else there is a window */
-        const struct spot x = {.in_v = true, .j = masked ? RUN + 5 : KEYS - 46}; /* the second of two bf16 */
+        const enum hiding by = n % HIDINGS;
+        const int shape = (int)(n / HIDINGS % SHAPES);
+        struct spot x = {.in_v = true, .j = FIXED_RUN + 5}; /* the second of two bf16 */
         struct rng r = rng_seeded(n);
         struct batch b = {.count = 1};
         struct truth_seq *s = &b.seq[0];
-        const int shape = (int)(n / 2 % 3);
-        *s = (struct truth_seq){.dtype = types[n / 6], .nq = shapes[shape].nq, .nk = KEYS,
-                                .hq = 2, .hkv = 1, .d = shapes[shape].d, .dv = shapes[shape].dv};
+        *s = (struct truth_seq){.dtype = types[n / (HIDINGS * SHAPES)], .nq = shapes[shape].nq,
+                                .nk = FIXED_KEYS, .hq = shapes[shape].heads, .hkv = 1,
+                                .d = shapes[shape].d, .dv = shapes[shape].dv};
         s->q = element_numbers(s->dtype, s->hq * s->nq * s->d, &r);
         s->kt = element_numbers(s->dtype, s->d * s->nk, &r);
         s->v = element_numbers(s->dtype, s->nk * s->dv, &r);
-        s->key_mask = masked ? test_alloc(KEYS) : NULL;
-        for (int64_t j = 0; masked && j < KEYS; j++)
-            s->key_mask[j] = j / RUN % 2 == 0;
-        s->causal = s->window = !masked;
         s->align = ATTN_BOTTOM_RIGHT;
-        s->left = 25;
+        if (by == BY_MASK || by == BY_BIAS) {
+            hide_runs(s, by);
+        } else {
+            s->window = true;
+            s->left = FIXED_LEFT;
+            s->causal = by == BY_WINDOW;
+            s->right = by == BY_WINDOW ? 0 : -1;
+            x.j = by == BY_WINDOW ? FIXED_KEYS - 46 : FIXED_KEYS - s->nq - FIXED_LEFT;
+        }
         for (int t = 0; t < count; t++)
             if (targets[t].exact)
                 check_spot(o, &b, &x, n, &targets[t]);
