@@ -332,7 +332,7 @@ INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t
 static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run,
                               const struct seen *seen)
 {
-    _Alignas(64) real weight[ROWS * RUN];
+    _Alignas(64) real weight[WIDE_ROWS * RUN];
     for (const struct group *g = t->group; g < t->group + t->groups; g++)
         dots(t, h, g, run, seen_by(seen, g), weight + g->first * RUN);
     for (int64_t n = 0; n < t->groups; n++) {

@@ -28,8 +28,10 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     const bool wide = p->head_dim >= 4 * VEC_N;
     const bool most = wide ? p->head_dim >= 8 * VEC_N && are_more(p, nk, FAR_BYTES)
                            : nk >= 2 * MANY_KEYS;
+    if (turns && packs && more && REAL_BITS == 64)
+        return ROWS;
     if (wide || (turns && packs))
-        return !more ? FEW : most ? FEW * 3 / 2 : FEW * 5 / 4;
+        return !more ? FEW : most ? WIDE_ROWS : FEW * 5 / 4;
     if (p->head_dim < VEC_N && nk < 64)
         return FEW * 3 / 8;
     return (same_type && p->head_dim > 28) || (more && turns) ? FEW * 6 / 8 : FEW * 5 / 8;
