@@ -9,6 +9,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "attn/attn.h"
 #include "expect.h"
@@ -304,6 +305,46 @@ static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
                 test_scores(context, &cases[m], &by[n], type, nq, shaped);
 }
 
+/* Keys so many that their places are no numbers of the type. Only the last block is seen: LSE and
+ * out are those of a call with no other keys, of the same distances. One key and value are all. */
+static void test_places(attn_context *context)
+{
+    enum { ROWS = 49, BLOCKS = (1 << 15) + 2, SEEN = 512 }; /* rows: one past blocks of 8, 16, 24 */
+    uint8_t *const blocks = test_alloc(BLOCKS);
+    struct call c[2];
+    bool good = true;
+
+    memset(blocks, 0, BLOCKS);
+    blocks[BLOCKS - 1] = 1;
+    for (int n = 0; n < 2; n++) {
+        const float slope = 1;
+        c[n] = call_open(&(struct scores){0, 0, NK, 0}, &PLAIN, ATTN_F32, ROWS);
+        attn_desc d = call_desc(&c[n]);
+        d.key_mask.data = NULL;
+        d.k.token_stride = d.v.token_stride = ATTN_BROADCAST;
+        d.k.head_stride = d.v.head_stride = D;
+        d.alibi.data = &slope;
+        d.alibi.dtype = ATTN_F32;
+        d.key.seqlen = n == 0 ? SEEN : (int64_t)BLOCKS * SEEN;
+        if (n == 1) {
+            d.block_mask.data = blocks;
+            d.block_mask.dtype = ATTN_BOOL;
+            d.block_mask.key_stride = 1;
+            d.block_q = ROWS;
+            d.block_k = SEEN;
+        }
+        good = good && call_run(&d, context);
+    }
+    for (int64_t i = 0; good && i < ROWS; i++) {
+        const double near = get(c[0].lse, ATTN_F32, i), far = get(c[1].lse, ATTN_F32, i);
+        EXPECT(fabs(near - far) <= 1e-5 * fmax(1, fabs(near)),
+               "ALiBi behind 2^24 keys, row %lld: LSE %g, not %g", (long long)i, far, near);
+    }
+    call_close(&c[0]);
+    call_close(&c[1]);
+    free(blocks);
+}
+
 static void test_backend(attn_context *context, attn_dtype type, int64_t nq)
 {
     static const struct scores cases[] = {
@@ -338,6 +379,9 @@ int main(int argc, char **argv)
             test_backend(targets[t].context, ATTN_F32, queries[n]);
             test_backend(targets[t].context, ATTN_F64, queries[n]);
         }
+    for (int t = 0; t < count; t++)
+        if (targets[t].backend == ATTN_BACKEND_CPU) /* others have work or memory for each key */
+            test_places(targets[t].context);
     targets_close(targets, count);
     return report_end();
 }

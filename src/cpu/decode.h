@@ -10,7 +10,8 @@
 
 /* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most, and
  * of one whose heads are not narrow. */
-enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16, ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
+enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
+enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS };
@@ -39,13 +40,13 @@ struct item {
     const struct attn_unit *u;
     int64_t d, dv, word_room, value_room, sum_room;
     bool narrow; /* lanes are keys, see decode_narrow.h */
-    int64_t row0, rows, groups; /* rows row0 .. row0 + rows - 1 of the unit */
-    struct attn_range queries;  /* of which they are */
+    int64_t rows, groups;
+    struct attn_range queries; /* of which the rows are */
     struct group group[GROUPS];
     int64_t lo, hi; /* keys in work that some row sees */
     struct exponent scale;
     bool shaped;    /* more than the scale goes into the scores */
-    bool masked;    /* rules beyond the band and the key mask may hide keys */
+    bool masked;    /* masks other than that of keys may hide them */
     bool plain;     /* scores are products, and nothing is dropped */
     struct attn_score_view bias;
     struct attn_range see[ROWS]; /* of each row, */

@@ -142,6 +142,14 @@ INLINE void store_sums(const struct head *h, int64_t g, struct sums s)
     vec_store(h->lost + g * VEC_N, s.lost);
 }
 
+/* Those of lanes that see nothing stay as they are: even 0 would bring back what was lost. */
+INLINE void add_to_sums(const struct head *h, int64_t g, vec p, vmask sees)
+{
+    const struct sums old = sums_of(h, g), sums = sums_and(old, p);
+    store_sums(h, g, (struct sums){vec_select(sees, sums.l, old.l),
+                                   vec_select(sees, sums.lost, old.lost)});
+}
+
 /* o += p v for some vectors of columns from c on, up to dv at most, and for some keys of a run;
  * p: [steps][VEC_N]. */
 INLINE void mix_columns(const struct item *t, real *o, const real *p, const struct run *run,
@@ -205,7 +213,8 @@ INLINE void mix_group(const struct item *t, const struct head *h, const struct g
     }
 }
 
-static NOINLINE void mix_seen(const struct item *t, const struct head *h, const struct group *g,
+/* For keys of which some may have the weight HIDDEN. */
+static NOINLINE void mix_some(const struct item *t, const struct head *h, const struct group *g,
                               const real *p, const struct run *run, struct keys keys)
 {
     mix_group(t, h, g, p, run, keys, true);
@@ -218,7 +227,7 @@ static NOINLINE void mix(const struct item *t, const struct head *h, const struc
     if (keys.from >= keys.to)
         return;
     if (keys.hidden)
-        mix_seen(t, h, g, p, run, keys);
+        mix_some(t, h, g, p, run, keys);
     else
         mix_group(t, h, g, p, run, keys, false);
 }
@@ -305,7 +314,7 @@ INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t
         vec s = vec_load(w);
         vmask sees = vmask_of(lanes);
         if (t->shaped)
-            s = shape(t, &x, run, n, rb, s, &sees);
+            s = shape(&x, run, n, rb, s, &sees);
         s = vec_select(sees, s, vec_set(-INFINITY));
         const vec r = vec_load(h->r + index * VEC_N);
         vec p = vec_select(sees, probability(s, t->scale, r), vec_zero());
@@ -314,7 +323,7 @@ INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t
             left = (struct keys){n, n, false};
             p = raise_references(t, h, index, s, p);
         }
-        store_sums(h, index, sums_and(sums_of(h, index), p));
+        add_to_sums(h, index, p, sees);
         if (!t->plain && x.drops)
             p = vec_select(vmask_of(x.kept[n / kb]), p, vec_zero());
         if (lanes != all || (!t->plain && x.biased)) {

@@ -102,7 +102,8 @@ static NOINLINE bool see_run(const struct item *t, int64_t head_kv, const struct
 struct shaping {
     struct scaling scaling;
     bool biased, sloped, drops;
-    vec slope, place;          /* of ALiBi: key j of those in work is place - j away */
+    int64_t place;             /* of the first row's query among the keys, for ALiBi */
+    vec slope, apart;          /* of each lane; what its distance is more than the first one's */
     real bias[MOST_RB * RUN];  /* [steps][VEC_N] */
     uint32_t kept[STEPS];      /* lanes that dropout keeps */
 };
@@ -131,18 +132,19 @@ static void load_biases(const struct item *t, int64_t head_kv, const struct grou
 static void load_alibi(const struct item *t, int64_t head_kv, const struct group *g,
                        struct shaping *shaping)
 {
-    real slope[VEC_N], place[VEC_N];
+    real slope[VEC_N], apart[VEC_N];
     for (int64_t i = 0; i < VEC_N; i++) {
-        const int64_t r = g->first + i / g->kb, shift = t->u->nk - t->u->nq - t->lo;
+        const int64_t r = g->first + i / g->kb;
         slope[i] = (real)attn_slope_of(&t->u->seq, head_of(t, head_kv, r));
-        place[i] = (real)(t->query[r] + shift - i % g->kb);
+        apart[i] = (real)(t->query[r] - t->query[g->first] - i % g->kb);
     }
     shaping->slope = vec_load(slope);
-    shaping->place = vec_load(place);
+    shaping->apart = vec_load(apart);
+    shaping->place = t->query[g->first] + t->u->nk - t->u->nq;
 }
 
 /* Draws are made for four keys of a row together, and those of all rows one after the other. */
-static void draw_kept(const struct item *t, int64_t head_kv, const struct group *g,
+static void draw_group(const struct item *t, int64_t head_kv, const struct group *g,
                       const struct run *run, uint32_t *kept)
 {
     const struct attn_dropout *d = &t->u->p->dropout;
@@ -193,23 +195,23 @@ static NOINLINE void shaping_init(const struct item *t, int64_t head_kv, const s
     if (x->sloped)
         load_alibi(t, head_kv, g, x);
     if (x->drops)
-        draw_kept(t, head_kv, g, run, x->kept);
+        draw_group(t, head_kv, g, run, x->kept);
 }
 
-/* Products of the step at key n of a run become scores; clears the lanes of `seen` from which a
+/* Products of the step at key n of a run become scores; clears the lanes of `sees` from which a
  * bias hides the key. */
-static NOINLINE vec shape(const struct item *t, const struct shaping *x, const struct run *run,
-                          int64_t n, int64_t rb, vec s, vmask *seen)
+static NOINLINE vec shape(const struct shaping *x, const struct run *run, int64_t n, int64_t rb,
+                          vec s, vmask *sees)
 {
     s = scaled_scores(x->scaling, s);
     if (x->biased) {
         const vec bias = vec_load(x->bias + n * rb);
         const vec one = vec_set(1), known = vec_select(vec_le(bias, one), bias, one);
-        *seen = vmask_and(*seen, vec_lt(vec_set(-INFINITY), known)); /* NaN shows */
+        *sees = vmask_and(*sees, vec_lt(vec_set(-INFINITY), known)); /* NaN shows */
         s = vec_add(s, bias);
     }
     if (x->sloped) {
-        const vec by = vec_sub(x->place, vec_set((real)(run->j + n - t->lo)));
+        const vec by = vec_add(vec_set((real)(x->place - run->j - n)), x->apart);
         const vec distance = vec_max(by, vec_sub(vec_zero(), by));
         s = vec_sub(s, vec_mul(x->slope, distance));
     }

@@ -48,11 +48,11 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
     const int64_t past = rows % BQ, past_half = past - LANES;
     if (past_half > 0)
-        return (wide || many) && past_half <= FEW * 1 / 8 ? past_half : 0;
-    const int64_t most = widest && !far                 ? FEW * 6 / 8
+        return (wide || many) && past_half <= FEW / 8 ? past_half : 0;
+    const int64_t most = widest && !far                 ? FEW * 3 / 4
                          : wide || (many && same_type)  ? FEW * (far ? 3 : 4) / 8
-                         : many || p->head_dim >= VEC_N ? FEW * 2 / 8
-                                                        : FEW * 1 / 8;
+                         : many || p->head_dim >= VEC_N ? FEW / 4
+                                                        : FEW / 8;
     return past < rows && past <= most ? past : 0;
 }
 
@@ -165,7 +165,6 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
 static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
 {
     t->u = u;
-    t->row0 = row0;
     item_shape(t, u->p, u->nq * u->p->group - row0, u->nk);
     for (int64_t r = 0; r < t->rows; r++) {
         t->query[r] = (row0 + r) / u->p->group;
@@ -176,7 +175,7 @@ static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
     make_groups(t);
     t->scale = score_exponent(u->p);
     t->shaped = shapes_scores(u->p);
-    t->masked = has_masks(u->p);
+    t->masked = hides_keys(u->p);
     t->plain = !t->shaped && !u->p->dropout.on;
     t->bias = attn_bias_of(&u->seq);
 }

@@ -52,12 +52,14 @@ INLINE bool shapes_scores(const struct attn_problem *p)
     return p->softcap > 0 || p->bias.data || p->alibi.data || attn_is_extreme(product_scale(p));
 }
 
-/* Whether a rule beyond the band and the key mask may hide keys; a bias may, by -inf. */
-INLINE bool has_masks(const struct attn_problem *p)
+/* Whether a mask other than that of keys may hide keys. */
+INLINE bool hides_keys(const struct attn_problem *p)
 {
-    return p->query_mask.data || p->mask.data || p->query_docs.data || p->block_mask.data ||
-           p->bias.data;
+    return p->query_mask.data || p->mask.data || p->query_docs.data || p->block_mask.data;
 }
+
+/* Whether a rule beyond the band and the key mask may hide keys; a bias may, by -inf. */
+INLINE bool has_masks(const struct attn_problem *p) { return hides_keys(p) || p->bias.data; }
 
 /* The scale of what the softmax works on. */
 INLINE double score_scale(const struct attn_problem *p)

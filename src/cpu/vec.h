@@ -30,8 +30,8 @@
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
- *                         where it is short: the high and low halves of VEC_N 32-bit words times
- *                         `by`
+ *                         where it is short: the high and low halves of vec_words, VEC_N words of
+ *                         32 bits, times `by`; all in memory
  *   vec_transpose         VEC_N vectors as a square matrix, in place
  *   VEC_FOURS, vec_fours(r, at, skip)
  *                         where a vector's 128-bit parts hold four numbers: r[i], i < 4: lane j is
