@@ -345,6 +345,44 @@ static void test_places(attn_context *context)
     free(blocks);
 }
 
+/* What the first row sees of keys that are hidden from the second changes no bit of that one, whose
+ * sum has just lost digits to weights 2^25 times as large. */
+static void test_unseen(attn_context *context, attn_dtype type)
+{
+    enum { RUN = 16, KEYS = 3 * RUN, WIDTH = 16, STEPS = 64 }; /* wide enough to share a step */
+    uint8_t mask[2][KEYS];
+
+    for (int n = 0; n < STEPS; n++) {
+        struct call c[2];
+        bool good = true;
+        for (int hides = 0; hides < 2; hides++) {
+            c[hides] = call_open(&(struct scores){0, 0, NK, 0}, &PLAIN, type, WIDTH);
+            attn_desc d = call_desc(&c[hides]);
+            for (int64_t i = 0; i < 2 * WIDTH; i++)
+                put(c[hides].q, type, i, i % WIDTH == 0);
+            for (int64_t j = 0; j < KEYS; j++) {
+                put(c[hides].k, type, j * WIDTH, j / 2 == RUN - 1 ? 17 + n / 16.0 : 0);
+                for (int64_t i = 1; i < WIDTH; i++)
+                    put(c[hides].k, type, j * WIDTH + i, 0);
+                mask[0][j] = !(hides && j / RUN == 2);
+                mask[1][j] = j / RUN != 2;
+            }
+            d.head_dim = WIDTH;
+            d.query.seqlen = 2;
+            d.key.seqlen = KEYS;
+            d.key_mask.data = NULL;
+            d.mask = (attn_score_input){mask, ATTN_BOOL, 0, 0, KEYS, 1};
+            good = good && call_run(&d, context);
+        }
+        EXPECT(!good || (get(c[0].out, type, 1) == get(c[1].out, type, 1) &&
+                         get(c[0].lse, type, 1) == get(c[1].lse, type, 1)),
+               "keys hidden from the second row, step %d: %.17g and %.17g", n,
+               get(c[0].out, type, 1), get(c[1].out, type, 1));
+        call_close(&c[0]);
+        call_close(&c[1]);
+    }
+}
+
 static void test_backend(attn_context *context, attn_dtype type, int64_t nq)
 {
     static const struct scores cases[] = {
@@ -379,9 +417,14 @@ int main(int argc, char **argv)
             test_backend(targets[t].context, ATTN_F32, queries[n]);
             test_backend(targets[t].context, ATTN_F64, queries[n]);
         }
-    for (int t = 0; t < count; t++)
+    for (int t = 0; t < count; t++) {
+        if (targets[t].exact) {
+            test_unseen(targets[t].context, ATTN_F32);
+            test_unseen(targets[t].context, ATTN_F64);
+        }
         if (targets[t].backend == ATTN_BACKEND_CPU) /* others have work or memory for each key */
             test_places(targets[t].context);
+    }
     targets_close(targets, count);
     return report_end();
 }
