@@ -221,14 +221,7 @@ INLINE void vec_load_some(void *to, const void *from, int64_t n)
 /* Even and odd places make products of 64 bits each. */
 #define VEC_WORDS_MUL
 #if REAL_BITS == 32
-INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
-{
-    const __m256i a = _mm256_loadu_si256(x), b = _mm256_set1_epi32((int)by);
-    const __m256i even = _mm256_mul_epu32(a, b);
-    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
-    _mm256_storeu_si256(high, _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa));
-    _mm256_storeu_si256(low, _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa));
-}
+#include "cpu/words_avx2.h"
 #else
 INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
 {

@@ -251,12 +251,5 @@ INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
     _mm512_storeu_si512(low, _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)));
 }
 #else
-INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
-{
-    const __m256i a = _mm256_loadu_si256(x), b = _mm256_set1_epi32((int)by);
-    const __m256i even = _mm256_mul_epu32(a, b);
-    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
-    _mm256_storeu_si256(high, _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa));
-    _mm256_storeu_si256(low, _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa));
-}
+#include "cpu/words_avx2.h"
 #endif
