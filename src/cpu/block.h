@@ -155,7 +155,7 @@ INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t ste
         vec_keep(&q[v]);
     }
     UNROLL for (int r = 0; r < MR; r++) {
-        vec b = vec_set(k[r * step + c]);
+        vec b = vec_spread(k + r * step + c);
         vec_keep(&b);
         UNROLL for (int v = 0; v < nv; v++)
             s[r][v] = vec_mac(b, q[v], s[r][v]);

@@ -11,6 +11,9 @@
  *   VEC_HALVES, vec_store_low, vec_store_high
  *                         the same for the first and the last half of a vector's numbers
  *   vec_set, vec_add, vec_sub, vec_mul, vec_div
+ *   VEC_SPREAD, vec_spread(p)
+ *                         where it is more than vec_set(*p): the number at p in all lanes, by an
+ *                         instruction that leaves all arithmetic units to others
  *   vec_fma, vec_fms      a b + c, a b - c; in one rounding if the set can, vec_fms always so for
  *                         products that nearly are c
  *   vec_max(a, b)         b wherever one of them is NaN
@@ -100,6 +103,10 @@ INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
     memcpy(high, &b, sizeof b);
     memcpy(low, &c, sizeof c);
 }
+#endif
+
+#ifndef VEC_SPREAD
+INLINE vec vec_spread(const real *p) { return vec_set(*p); }
 #endif
 
 #ifndef VEC_LOAD_SOME

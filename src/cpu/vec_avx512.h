@@ -16,6 +16,15 @@ INLINE void vec_store(real *p, vec a) { _mm512_storeu_ps(p, a); }
 INLINE void vec_store_low(real *p, vec a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a)); }
 INLINE void vec_store_high(real *p, vec a) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(a, 1)); }
 INLINE vec vec_set(real a) { return _mm512_set1_ps(a); }
+
+#define VEC_SPREAD
+INLINE vec vec_spread(const real *p)
+{
+    int bits;
+    memcpy(&bits, p, sizeof bits);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
+}
+
 INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
@@ -161,6 +170,15 @@ typedef __mmask8 vmask;
 INLINE vec vec_load(const real *p) { return _mm512_loadu_pd(p); }
 INLINE void vec_store(real *p, vec a) { _mm512_storeu_pd(p, a); }
 INLINE vec vec_set(real a) { return _mm512_set1_pd(a); }
+
+#define VEC_SPREAD
+INLINE vec vec_spread(const real *p)
+{
+    long long bits;
+    memcpy(&bits, p, sizeof bits);
+    return _mm512_castsi512_pd(_mm512_set1_epi64(bits));
+}
+
 INLINE vec vec_add(vec a, vec b) { return _mm512_add_pd(a, b); }
 INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_pd(a, b); }
 INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_pd(a, b); }
