@@ -2,7 +2,7 @@
 /*
  * Vectors of each instruction set that the machine has: conversions of 16-bit numbers against
  * src/half.h, bit by bit, over all numbers to widen and all places where narrowing turns; bits that
- * become masks; tanh against the C library's.
+ * become masks; tanh and powers against the C library's.
  */
 #include <float.h>
 #include <math.h>
@@ -196,7 +196,7 @@ static void check_zip(const struct vectors *v, const char *isa)
     }
 }
 
-/* ---- Masks and tanh -------------------------------------------------------------------------- */
+/* ---- Masks, tanh and powers ------------------------------------------------------------------ */
 
 /* Numbers of the computing type, which is f64 where `wide`. */
 union numbers {
@@ -252,6 +252,54 @@ static void check_tanh(const struct vectors *v, const char *isa, bool wide)
     }
 }
 
+/* Whether p is 2^x, x being rounded to the type once where `rounds`: exactly 1 at 0, and 0, but never
+ * denormal, from the least exponent down; from the largest one on it is as large, of either sign, or NaN. */
+static bool is_power(double p, double x, bool wide, bool rounds)
+{
+    const double epsilon = wide ? DBL_EPSILON : (double)FLT_EPSILON;
+    const int least = wide ? DBL_MIN_EXP - 1 : FLT_MIN_EXP - 1, most = -least + 1;
+    if (isnan(x))
+        return isnan(p);
+    if (x >= most)
+        return isnan(p) || fabs(p) >= ldexp(1, most - 1);
+    if (x <= least + 1.1)
+        return p == 0 || (x >= least && fabs(p / exp2(x) - 1) <= 0.01);
+    const double allowed = epsilon * (2.25 + (rounds ? fabs(x) * 0.35 : 0));
+    return x == 0 ? p == 1 : fabs(p / exp2(x) - 1) <= allowed;
+}
+
+/* At exponents of all sizes, near 0 and near both ends. */
+static void check_powers(const struct vectors *v, const char *isa, bool wide, int steps)
+{
+    static const double special[] = {0, 126, 127, 127.9, 128, 129, 200, 1000, 1023, 1e4, 1e6, 1e30,
+                                     INFINITY, NAN, 0x1p-100, 125, 124.9, 125.1, 1021.9, 1022.1};
+    const size_t specials = sizeof special / sizeof special[0];
+    struct rng r = rng_seeded(3);
+    union numbers from, to;
+
+    for (size_t n = 0; n < 200000; n += (size_t)v->lanes) {
+        const double scale = n % 3 == 0 ? 1 : ldexp(0.5 + rng_uniform(&r), (int)rng_below(&r, 9) - 5);
+        const double wanted = scale * 0x1.71547652b82fep+0;
+        const double by = wide ? wanted : (double)(float)wanted;
+        for (int i = 0; i < v->lanes; i++) {
+            const size_t at = n + (size_t)i;
+            const double size = at % 4 < 2 ? 130 * rng_uniform(&r)
+                                           : ldexp(1 + rng_uniform(&r), (int)rng_below(&r, 32) - 22);
+            const double x = (at / 2 < specials ? special[at / 2] : size) / by;
+            if (wide)
+                from.wide[i] = at % 2 ? x : -x;
+            else
+                from.narrow[i] = (float)(at % 2 ? x : -x);
+        }
+        v->power[steps](&to, &from, scale);
+        for (int i = 0; i < v->lanes; i++) {
+            const double x = number(&from, wide, i), p = number(&to, wide, i);
+            EXPECT(is_power(p, x * by, wide, steps || wide), "%s f%d: 2^(%a * %a)%s is %a, expected %a",
+                   isa, wide ? 64 : 32, x, by, steps ? " in steps" : "", p, exp2(x * by));
+        }
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 
 static void check_set(const struct set *s)
@@ -266,9 +314,13 @@ static void check_set(const struct set *s)
         check_zip(v, s->isa);
     check_masks(v, s->isa, false);
     check_tanh(v, s->isa, false);
+    for (int steps = 0; steps < 2; steps++)
+        check_powers(v, s->isa, false, steps);
     if (s->f64) {
         check_masks(s->f64, s->isa, true);
         check_tanh(s->f64, s->isa, true);
+        for (int steps = 0; steps < 2; steps++)
+            check_powers(s->f64, s->isa, true, steps);
     }
 }
 

@@ -8,6 +8,17 @@
 
 static void hyperbolic(void *to, const void *from) { vec_store(to, vec_tanh(vec_load(from))); }
 
+static void power(void *to, const void *from, double scale)
+{
+    const struct exponent c = exponent_of(scale);
+    vec_store(to, vec_exp2(exp2_argument(vec_load(from), c), c));
+}
+
+static void power_by_steps(void *to, const void *from, double scale)
+{
+    vec_store(to, exp2_by_steps(vec_load(from), exponent_of(scale)));
+}
+
 static void mask(void *to, uint32_t given)
 {
     vec_store(to, vec_select(vmask_of(given), vec_set(1), vec_zero()));
@@ -45,5 +56,5 @@ static void zip(uint16_t *to, const uint16_t *first, const uint16_t *second)
 
 extern const struct vectors KERNEL(vectors);
 const struct vectors KERNEL(vectors) = {
-    .lanes = VEC_N, .tanh = hyperbolic, .mask = mask, .widen = WIDEN, .narrow = NARROW,
-    WORDS};
+    .lanes = VEC_N, .tanh = hyperbolic, .power = {power, power_by_steps}, .mask = mask,
+    .widen = WIDEN, .narrow = NARROW, WORDS};

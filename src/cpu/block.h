@@ -162,23 +162,36 @@ INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t ste
     }
 }
 
-/* s[r][v] = k[r] . q[v], v < nv: MR rows k of n words, `step` apart, by columns of qt[n][BQ]. Asks
- * for as many words from `next` on. Here and below nv, HALF or NV, is a constant. */
-INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t n,
-                     const real *next, int nv)
+enum { DOT_COLUMNS = 4 }; /* at once */
+
+/* s[r][v] += k[r] . q[v], v < nv, from column c on: MR rows k of n words, `step` apart, by columns
+ * of qt[n][BQ]. Asks for as many words from `next` on. Here and below nv, HALF or NV, is a
+ * constant. */
+INLINE void dot_rest(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
+                     int64_t n, const real *next, int nv)
 {
-    enum { AT_ONCE = 4 };
-    int64_t c = 0;
-    UNROLL for (int r = 0; r < MR; r++)
-        UNROLL for (int v = 0; v < nv; v++)
-            s[r][v] = vec_zero();
-    for (; c + AT_ONCE <= n; c += AT_ONCE) {
-        fetch_ahead(next, c * MR, AT_ONCE * MR);
-        UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
+    for (; c + DOT_COLUMNS <= n; c += DOT_COLUMNS) {
+        fetch_ahead(next, c * MR, DOT_COLUMNS * MR);
+        UNROLL_BY(1) for (int i = 0; i < DOT_COLUMNS; i++)
             dot_column(qt, s, k, step, c + i, nv);
     }
     for (; c < n; c++)
         dot_column(qt, s, k, step, c, nv);
+}
+
+INLINE void no_products(vec s[MR][NV], int nv)
+{
+    UNROLL for (int r = 0; r < MR; r++)
+        UNROLL for (int v = 0; v < nv; v++)
+            s[r][v] = vec_zero();
+}
+
+/* s[r][v] = k[r] . q[v] of all columns. */
+INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t n,
+                     const real *next, int nv)
+{
+    no_products(s, nv);
+    dot_rest(qt, s, k, step, 0, n, next, nv);
 }
 
 /* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`. */

@@ -120,19 +120,33 @@ INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 {
     UNROLL for (int i = 0; i < MR; i += PAIR)
         vec_store(t->p + (j + i) / PAIR * BQ + v * VEC_N, word_pack(p + i));
-    UNROLL for (int half = MR / 2; half > 0; half /= 2)
-        UNROLL for (int i = 0; i < half; i++)
-            p[i] = vec_add(p[i], p[i + half]);
-    return p[0];
+    vec sum = p[0];
+    UNROLL for (int i = 1; i < MR; i++)
+        sum = vec_add(sum, p[i]);
+    return sum;
+}
+
+/* Columns whose products have room for the probabilities of a vector of MR keys. */
+enum { BESIDE = MR / PAIR * DOT_COLUMNS };
+
+/* Whether probabilities are made beside the products of the next keys. That there are columns enough
+ * is asked for a whole block, so that a row's do not depend on how many there are in its block. */
+INLINE bool goes_beside(const struct block *t)
+{
+    return EXP2_BESIDE && words(t->d) >= BESIDE * NV;
 }
 
 /* The same from their scores, which lie in t->s. */
 INLINE vec exp_scores(struct block *t, int64_t j, int v)
 {
     const vec r = vec_load(t->r + v * VEC_N);
+    const bool beside = goes_beside(t);
     vec p[MR];
-    UNROLL for (int i = 0; i < MR; i++)
-        p[i] = probability(vec_load(t->s + (j + i) * BQ + v * VEC_N), t->scale, r);
+    UNROLL for (int i = 0; i < MR; i++) {
+        const vec score = vec_load(t->s + (j + i) * BQ + v * VEC_N);
+        p[i] = beside ? exp2_by_steps(vec_sub(score, r), t->scale)
+                      : probability(score, t->scale, r);
+    }
     return add_keys(t, j, v, p);
 }
 
@@ -186,13 +200,15 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
     }
 }
 
-/* The same for MR keys from j on, from their products, where a reference has to be raised. */
+/* The same for MR keys from j on, again, where a reference has to be raised. */
 static NOINLINE void push_again(struct block *t, const struct place *at, int64_t j0, int64_t j)
 {
-    if (t->vectors < NV)
-        store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), HALF);
-    else
-        store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), NV);
+    if (!goes_beside(t)) { /* else their scores are still there */
+        if (t->vectors < NV)
+            store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), HALF);
+        else
+            store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), NV);
+    }
     push_scores(t, j0, j, j + MR);
 }
 
@@ -217,36 +233,166 @@ INLINE void fetch_direct(const struct block *t, const struct place *at, int64_t 
     }
 }
 
-/* Scores and softmax of keys j .. j1 - 1, which every lane sees: the scores never leave the
- * registers. step: at->key_step, which may be a constant. */
+/* Asks for MR keys and values, from the j-th on, of those that are packed next. */
+INLINE void fetch_next(const struct block *t, int64_t j)
+{
+    const struct attn_unit *u = t->u;
+    const struct attn_problem *p = u->p;
+    const int64_t size = (int64_t)sizeof(elem), first = t->next.lo + j;
+    const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, first, u->head_kv, size);
+    const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, first, u->head_kv, size);
+    for (int64_t i = 0; i < min64(MR, t->next.hi - first); i++) {
+        fetch_soon(k + i * p->k.token, t->d);
+        fetch_soon(v + i * p->v.token, t->dv);
+    }
+}
+
+INLINE void keep_scores(struct block *t, int64_t j, vec s[MR][NV], int nv)
+{
+    UNROLL for (int i = 0; i < MR; i++)
+        UNROLL for (int v = 0; v < nv; v++)
+            vec_store(t->s + (j + i) * BQ + v * VEC_N, s[i][v]);
+}
+
+/* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the MR
+ * keys before, a step of each word after a column, and the sums of these to `sums`. n words a key, at
+ * least BESIDE nv. */
+INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
+                          const real *next, int64_t j, real *sums, int nv)
+{
+    const struct exponent scale = t->scale;
+    const real *const before = t->s + (j - MR) * BQ;
+    real *const p = t->p + (j - MR) / PAIR * BQ;
+    int64_t c = 0;
+    vec s[MR][NV];
+    no_products(s, nv);
+    UNROLL for (int v = 0; v < nv; v++) {
+        const vec r = vec_load(t->r + v * VEC_N);
+        vec sum = vec_zero();
+        UNROLL_BY(1) for (int i = 0; i < MR; i += PAIR, c += DOT_COLUMNS) {
+            struct exp2_steps e[PAIR];
+            vec w[PAIR];
+            fetch_ahead(next, c * MR, DOT_COLUMNS * MR);
+            dot_column(t->qt, s, keys, step, c, nv);
+            UNROLL for (int h = 0; h < PAIR; h++) {
+                const vec score = vec_load(before + (i + h) * BQ + v * VEC_N);
+                exp2_begin(&e[h], vec_sub(score, r), scale);
+            }
+            dot_column(t->qt, s, keys, step, c + 1, nv);
+            UNROLL for (int h = 0; h < PAIR; h++)
+                exp2_split(&e[h]);
+            dot_column(t->qt, s, keys, step, c + 2, nv);
+            UNROLL for (int h = 0; h < PAIR; h++)
+                exp2_square(&e[h]);
+            dot_column(t->qt, s, keys, step, c + 3, nv);
+            UNROLL for (int h = 0; h < PAIR; h++) {
+                w[h] = exp2_end(&e[h]);
+                sum = vec_add(sum, w[h]);
+            }
+            vec_store(p + i / PAIR * BQ + v * VEC_N, word_pack(w));
+        }
+        vec_store(sums + v * VEC_N, sum);
+    }
+    dot_rest(t->qt, s, keys, step, c, n, next, nv);
+    keep_scores(t, j, s, nv);
+}
+
+/* The same for common sizes, and for any: functions, so that compilers find registers for each. */
+static NOINLINE void dot_and_weigh_64(struct block *t, const real *keys, const real *next,
+                                      int64_t j, real *sums)
+{
+    dot_and_weigh(t, keys, 64 / PAIR, 64 / PAIR, next, j, sums, NV);
+}
+
+static NOINLINE void dot_and_weigh_128(struct block *t, const real *keys, const real *next,
+                                       int64_t j, real *sums)
+{
+    dot_and_weigh(t, keys, 128 / PAIR, 128 / PAIR, next, j, sums, NV);
+}
+
+static NOINLINE void dot_and_weigh_any(struct block *t, const real *keys, int64_t step,
+                                       const real *next, int64_t j, real *sums)
+{
+    dot_and_weigh(t, keys, step, words(t->d), next, j, sums, NV);
+}
+
+static NOINLINE void dot_and_weigh_half(struct block *t, const real *keys, int64_t step,
+                                        const real *next, int64_t j, real *sums)
+{
+    dot_and_weigh(t, keys, step, words(t->d), next, j, sums, HALF);
+}
+
+/* Adds the sums of the probabilities of MR keys from j on, unless a reference has to be raised. */
+INLINE void take_sums(struct block *t, const struct place *at, int64_t j0, int64_t j,
+                      const vec sum[NV], int nv)
+{
+    bool fits = true;
+    UNROLL for (int v = 0; v < nv; v++)
+        fits &= vmask_all(below_limit(sum[v], vec_load(t->r + v * VEC_N))) != 0;
+    if (__builtin_expect(!fits, 0))
+        push_again(t, at, j0, j);
+    else
+        UNROLL for (int v = 0; v < nv; v++)
+            vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
+}
+
+/* Scores and softmax of keys j .. j1 - 1, which every lane sees. Where
+ * probabilities are not made beside the products of the next keys scores never leave the registers.
+ * step, n: at->key_step and words of a key, which may be constants. */
 INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
                           int64_t j1, int64_t step, int64_t n, int nv)
 {
+    const bool beside = goes_beside(t);
+    const int64_t first = j;
     bool begun = false;
     for (; j < j1; j += MR) {
         const real *const keys = at->keys + j * step;
+        const real *const next = at->direct ? t->qt : keys + (t->far ? MR * step : 0);
         vec s[MR][NV], sum[NV];
-        bool fits = true;
         if (at->direct)
             fetch_direct(t, at, j, j1);
-        dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
+        if (t->next.lo + j < t->next.hi)
+            fetch_next(t, j);
+        if (beside && j > first) {
+            real sums[BQ];
+            if (nv < NV)
+                dot_and_weigh_half(t, keys, step, next, j, sums);
+            else if (step == 64 / PAIR && n == step)
+                dot_and_weigh_64(t, keys, next, j, sums);
+            else if (step == 128 / PAIR && n == step)
+                dot_and_weigh_128(t, keys, next, j, sums);
+            else
+                dot_and_weigh_any(t, keys, step, next, j, sums);
+            UNROLL for (int v = 0; v < nv; v++)
+                sum[v] = vec_load(sums + v * VEC_N);
+            take_sums(t, at, j0, j - MR, sum, nv);
+            begun = begun || settled(t);
+            if (!begun)
+                first_reference(t, j);
+            continue;
+        }
+        dot_keys(t->qt, s, keys, step, n, next, nv);
         begun = begun || settled(t);
         if (!begun)
             begin_references(t, s, nv);
+        if (beside) {
+            keep_scores(t, j, s, nv);
+            continue;
+        }
         UNROLL for (int v = 0; v < nv; v++) {
             const vec r = vec_load(t->r + v * VEC_N);
             vec p[MR];
             UNROLL for (int i = 0; i < MR; i++)
                 p[i] = vec_exp2(vec_sub(s[i][v], r), t->scale);
             sum[v] = add_keys(t, j, v, p);
-            fits &= vmask_all(below_limit(sum[v], r)) != 0;
         }
-        if (__builtin_expect(!fits, 0)) {
-            push_again(t, at, j0, j);
-            continue;
-        }
+        take_sums(t, at, j0, j, sum, nv);
+    }
+    if (beside && j > first) {
+        vec sum[NV];
         UNROLL for (int v = 0; v < nv; v++)
-            vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
+            sum[v] = exp_scores(t, j - MR, v);
+        take_sums(t, at, j0, j - MR, sum, nv);
     }
 }
 
@@ -347,20 +493,6 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
     return r;
 }
 
-/* Asks for MR keys and values, from the j-th on, of those that are packed next. */
-INLINE void fetch_next(const struct block *t, int64_t j)
-{
-    const struct attn_unit *u = t->u;
-    const struct attn_problem *p = u->p;
-    const int64_t size = (int64_t)sizeof(elem), first = t->next.lo + j;
-    const elem *k = (const elem *)attn_view_at(&p->k, &p->key, u->b, first, u->head_kv, size);
-    const elem *v = (const elem *)attn_view_at(&p->v, &p->key, u->b, first, u->head_kv, size);
-    for (int64_t i = 0; i < min64(MR, t->next.hi - first); i++) {
-        fetch_soon(k + i * p->k.token, t->d);
-        fetch_soon(v + i * p->v.token, t->dv);
-    }
-}
-
 /* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`; `words` and `step`, its
  * key_step, are constants where those are common. */
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
@@ -375,13 +507,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
         see_tile(t, k0);
     push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
     if (!t->shaped)
-        for (int64_t j = whole.lo, end; j < whole.hi; j = end) {
-            const bool asks = t->next.lo + j < t->next.hi;
-            end = asks ? j + MR : whole.hi;
-            if (asks)
-                fetch_next(t, j);
-            push_products(t, at, j0, j, end, step, words, nv);
-        }
+        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
     else
         push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
     push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);

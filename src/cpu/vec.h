@@ -30,6 +30,10 @@
  *                         2^-EXP2_BITS, and 0 up to EXP2_LOW + 1; above the range of exponents
  *                         it is infinite or NaN. The lowest bits of i's representation count
  *                         these multiples
+ *   EXP2_FACTOR, vec_power_times_factor(i)
+ *                         where exponentials go on beside products (f32 with EXP2_BITS 5 only):
+ *                         EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, at most EXP2_FACTOR 2^128,
+ *                         made without a multiplication; i as for vec_power
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
@@ -187,6 +191,77 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 #else
     return vec_unless(vec_le(x, vec_set(c.low)), vec_ldexp(vec_fma(q, f, vec_set(1)), n));
 #endif
+}
+
+/*
+ * 2^(x c.by) for any x, and 0 below 2^(EXP2_LOW + 1), in steps that leave room for other work between
+ * them. NaN stays, 2^0 is exactly 1.
+ *
+ * With EXP2_FACTOR there are few multiplications, as what goes on beside products should have: y, half
+ * of the exponent, is n / 2 + u, n a multiple of 2^-EXP2_BITS, and 2^(2 u) is EXP2_FACTOR times
+ * (u + c)^2 + d, which is minimax to 2^-24.2 of it; 2^n has the factor in it already. All roundings
+ * together come to 2^-22, and to 2^-24 of the exponent, since y is rounded, too.
+ */
+struct exp2_steps {
+    vec y, power, rest;
+    vmask none;
+};
+
+#ifdef EXP2_FACTOR
+enum { EXP2_BESIDE = 1 };
+
+/* Added to n / 2, leaves n 2^EXP2_BITS in the low bits. */
+static const real EXP2_SHIFT = (real)((int64_t)3 << (21 - EXP2_BITS));
+
+INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c)
+{
+    e->y = vec_mul(x, vec_set(c.by / 2));
+    e->rest = vec_add(e->y, vec_set(EXP2_SHIFT));
+    vec_keep(&e->y); /* or a compiler would move steps together */
+    vec_keep(&e->rest);
+}
+
+INLINE void exp2_split(struct exp2_steps *e)
+{
+    const vec half = vec_sub(e->rest, vec_set(EXP2_SHIFT));
+    e->none = vec_lt(half, vec_set((real)(EXP2_LOW + 1) / 2));
+    e->power = vec_power_times_factor(e->rest);
+    e->rest = vec_add(vec_sub(e->y, half), vec_set(0x1.7155cp-1f));
+    vec_keep(&e->rest);
+    vec_keep(&e->power);
+}
+
+INLINE void exp2_square(struct exp2_steps *e)
+{
+    e->rest = vec_fma(e->rest, e->rest, vec_set(0x1.0a684cp-1f));
+    vec_keep(&e->rest);
+}
+
+INLINE vec exp2_end(const struct exp2_steps *e)
+{
+    return vec_unless(e->none, vec_mul(e->power, e->rest));
+}
+
+#else
+enum { EXP2_BESIDE = 0 };
+
+INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c)
+{
+    e->rest = vec_exp2(exp2_argument(x, c), c);
+}
+
+INLINE void exp2_split(struct exp2_steps *e) { (void)e; }
+INLINE void exp2_square(struct exp2_steps *e) { (void)e; }
+INLINE vec exp2_end(const struct exp2_steps *e) { return e->rest; }
+#endif
+
+INLINE vec exp2_by_steps(vec x, struct exponent c)
+{
+    struct exp2_steps e;
+    exp2_begin(&e, x, c);
+    exp2_split(&e);
+    exp2_square(&e);
+    return exp2_end(&e);
 }
 
 /* tanh x = E / (E + 2), E = e^(2 |x|) - 1 with the sign of x. E is 2^n e + (2^n - 1), e = e^r - 1
