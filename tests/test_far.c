@@ -16,7 +16,12 @@
 #include "memory.h"
 #include "run.h"
 
-enum { NK = 1100, D = 2, BLOCK = 128, CHUNK = 512 };
+enum { NK = 1100, BLOCK = 128, CHUNK = 512 };
+
+/* Queries, and numbers to a head: 64 are enough for probabilities beside the next products. */
+struct size {
+    int64_t nq, d;
+};
 
 /* Number of key j for every query: `far` from 0, nearer by `step` from each run of keys to the
  * next; the first `hidden` keys are masked. */
@@ -87,29 +92,32 @@ static void truth(const struct scores *s, const struct reach *by, attn_dtype typ
     *lse = most + log(sum);
 }
 
-/* One head of nq queries; q and k: [.][D], the score in the second number. */
+/* One head of nq queries; q and k: [.][d], the score in the second number. */
 struct call {
     attn_dtype type;
-    int64_t nq;
+    int64_t nq, d;
     double *q, *k, *v, *out, *lse;
     uint8_t *mask;
 };
 
 static struct call call_open(const struct scores *s, const struct reach *by, attn_dtype type,
-                             int64_t nq)
+                             struct size size)
 {
-    struct call c = {.type = type, .nq = nq};
-    c.q = test_alloc((size_t)(nq * D) * sizeof *c.q);
-    c.k = test_alloc(NK * D * sizeof *c.k);
+    const int64_t nq = size.nq, d = size.d;
+    struct call c = {.type = type, .nq = nq, .d = d};
+    c.q = test_alloc((size_t)(nq * d) * sizeof *c.q);
+    c.k = test_alloc((size_t)(NK * d) * sizeof *c.k);
     c.v = test_alloc(NK * sizeof *c.v);
     c.out = test_alloc((size_t)nq * sizeof *c.out);
     c.lse = test_alloc((size_t)nq * sizeof *c.lse);
     c.mask = test_alloc(NK);
-    for (int64_t i = 0; i < nq * D; i++)
-        put(c.q, type, i, by->q * (double)(i % D));
+    for (int64_t i = 0; i < nq * d; i++)
+        put(c.q, type, i, by->q * (double)(i % d == 1));
+    for (int64_t i = 0; i < NK * d; i++)
+        put(c.k, type, i, 0);
     for (int64_t j = 0; j < NK; j++) {
-        put(c.k, type, j * D, 1);
-        put(c.k, type, j * D + 1, by->k * number_of(s, j));
+        put(c.k, type, j * d, 1);
+        put(c.k, type, j * d + 1, by->k * number_of(s, j));
         put(c.v, type, j, value_of(j));
         c.mask[j] = j >= s->hidden;
     }
@@ -130,7 +138,7 @@ static attn_desc call_desc(const struct call *c)
 {
     attn_desc d = attn_desc_init();
     d.batch = d.heads_q = d.heads_kv = 1;
-    d.head_dim = D;
+    d.head_dim = c->d;
     d.head_dim_v = 1;
     d.scale = 1;
     d.query.seqlen = c->nq;
@@ -163,10 +171,11 @@ static bool close_to(double got, double want, double near)
 
 /* shaped: a bias of 0 joins the scores. */
 static void test_scores(attn_context *context, const struct scores *s, const struct reach *by,
-                        attn_dtype type, int64_t nq, bool shaped)
+                        attn_dtype type, struct size size, bool shaped)
 {
+    const int64_t nq = size.nq;
     static const double zero = 0;
-    struct call c = call_open(s, by, type, nq);
+    struct call c = call_open(s, by, type, size);
     attn_desc d = call_desc(&c);
     d.scale = by->scale;
     d.softcap = by->softcap;
@@ -180,21 +189,22 @@ static void test_scores(attn_context *context, const struct scores *s, const str
         EXPECT(close_to(get(c.out, type, i), out, near) &&
                    close_to(get(c.lse, type, i), lse, near * (1 + fabs(lse))),
                "%s, numbers from %g on, %g apart, by %g * %g, scale %g, softcap %g, row %lld of "
-               "%lld: %g and %g, not %g and %g", type == ATTN_F64 ? "f64" : "f32", s->far, s->step,
-               by->q, by->k, by->scale, by->softcap, (long long)i, (long long)nq,
-               get(c.out, type, i), get(c.lse, type, i), out, lse);
+               "%lld, head_dim %lld: %g and %g, not %g and %g", type == ATTN_F64 ? "f64" : "f32",
+               s->far, s->step, by->q, by->k, by->scale, by->softcap, (long long)i, (long long)nq,
+               (long long)size.d, get(c.out, type, i), get(c.lse, type, i), out, lse);
     call_close(&c);
 }
 
 /* Values whose sum overflows where their mean does not: as 2^power times what smaller ones give. */
-static void test_values(attn_context *context, attn_dtype type, int64_t nq, double sink,
+static void test_values(attn_context *context, attn_dtype type, struct size size, double sink,
                         double dropout)
 {
+    const int64_t nq = size.nq;
     static const struct scores none = {0, 0, NK, 0};
     const int power = type == ATTN_F64 ? 1016 : 120;
     const double near = type == ATTN_F64 ? 1e-12 : 1e-5;
-    struct call small = call_open(&none, &PLAIN, type, nq);
-    struct call large = call_open(&none, &PLAIN, type, nq);
+    struct call small = call_open(&none, &PLAIN, type, size);
+    struct call large = call_open(&none, &PLAIN, type, size);
     struct call *const calls[] = {&small, &large};
     double number;
     bool good = true;
@@ -219,15 +229,16 @@ static void test_values(attn_context *context, attn_dtype type, int64_t nq, doub
 }
 
 /* A NaN under a score of -inf is seen, also where all scores of its chunk are. */
-static void test_lost(attn_context *context, attn_dtype type, int64_t nq)
+static void test_lost(attn_context *context, attn_dtype type, struct size size)
 {
+    const int64_t nq = size.nq;
     static const struct scores none = {0, 0, NK, 0};
     const double large = ldexp(1, type == ATTN_F64 ? 800 : 100), lse = log(NK - CHUNK);
-    struct call c = call_open(&none, &PLAIN, type, nq);
+    struct call c = call_open(&none, &PLAIN, type, size);
     for (int64_t i = 0; i < nq; i++)
-        put(c.q, type, i * D + 1, large);
+        put(c.q, type, i * c.d + 1, large);
     for (int64_t j = 0; j < NK; j++)
-        put(c.k, type, j * D + 1, j < CHUNK ? -large : 0);
+        put(c.k, type, j * c.d + 1, j < CHUNK ? -large : 0);
     put(c.v, type, 3, NAN);
     const attn_desc d = call_desc(&c);
     const bool good = call_run(&d, context);
@@ -238,18 +249,42 @@ static void test_lost(attn_context *context, attn_dtype type, int64_t nq)
     call_close(&c);
 }
 
-/* Equal scores in a window that begins in a chunk or ends in one: the mean of the values in it. */
-static void test_window(attn_context *context, attn_dtype type, int64_t nq, int64_t left,
-                        int64_t right, attn_align align)
+/* The first `lost` keys have scores of -inf, the others weights of 0 beside a score of 0. */
+static void test_late(attn_context *context, attn_dtype type, struct size size, int64_t lost)
 {
     static const struct scores none = {0, 0, NK, 0};
-    struct call c = call_open(&none, &PLAIN, type, nq);
+    const double large = ldexp(1, type == ATTN_F64 ? 800 : 100), score = -2000;
+    const double lse = score + log((double)(NK - lost));
+    struct call c = call_open(&none, &PLAIN, type, size);
+    for (int64_t i = 0; i < size.nq; i++)
+        put(c.q, type, i * c.d + 1, large);
+    for (int64_t j = 0; j < NK; j++) {
+        put(c.k, type, j * c.d + 1, j < lost ? -large : score / large);
+        put(c.v, type, j, 3);
+    }
+    const attn_desc d = call_desc(&c);
+    const bool good = call_run(&d, context);
+    for (int64_t i = 0; good && i < size.nq; i++)
+        EXPECT(fabs(get(c.out, type, i) - 3) <= 1e-5 && fabs(get(c.lse, type, i) - lse) <= 1e-2,
+               "%lld scores of -inf, row %lld of %lld, head_dim %lld: %g and %g, not 3 and %g",
+               (long long)lost, (long long)i, (long long)size.nq, (long long)size.d,
+               get(c.out, type, i), get(c.lse, type, i), lse);
+    call_close(&c);
+}
+
+/* Equal scores in a window that begins in a chunk or ends in one: the mean of the values in it. */
+static void test_window(attn_context *context, attn_dtype type, struct size size, int64_t left,
+                        int64_t right, attn_align align)
+{
+    const int64_t nq = size.nq;
+    static const struct scores none = {0, 0, NK, 0};
+    struct call c = call_open(&none, &PLAIN, type, size);
     attn_desc d = call_desc(&c);
     d.window = 1;
     d.window_left = left;
     d.window_right = right;
     d.align = align;
-    for (int64_t i = 0; i < nq * D; i++)
+    for (int64_t i = 0; i < nq * c.d; i++)
         put(c.q, type, i, 0);
     const bool good = call_run(&d, context);
     for (int64_t i = 0; good && i < nq; i++) {
@@ -272,7 +307,7 @@ static void test_window(attn_context *context, attn_dtype type, int64_t nq, int6
 
 /* Scales and softcaps that are beyond the range by themselves, or whose products with what they
  * multiply are, in one order or another. */
-static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
+static void test_reached(attn_context *context, attn_dtype type, struct size size)
 {
     static const struct scores cases[] = {
         {0, 0, CHUNK, 0}, {-2, 0, CHUNK, CHUNK}, {-5, 0, BLOCK, 0}, {-3, 2, CHUNK, 0},
@@ -302,7 +337,7 @@ static void test_reached(attn_context *context, attn_dtype type, int64_t nq)
     for (size_t n = 0; n < count; n++)
         for (size_t m = 0; m < sizeof cases / sizeof cases[0]; m++)
             for (int shaped = 0; shaped < 2; shaped++)
-                test_scores(context, &cases[m], &by[n], type, nq, shaped);
+                test_scores(context, &cases[m], &by[n], type, size, shaped);
 }
 
 /* Keys so many that their places are no numbers of the type. Only the last block is seen: LSE and
@@ -318,11 +353,11 @@ static void test_places(attn_context *context)
     blocks[BLOCKS - 1] = 1;
     for (int n = 0; n < 2; n++) {
         const float slope = 1;
-        c[n] = call_open(&(struct scores){0, 0, NK, 0}, &PLAIN, ATTN_F32, ROWS);
+        c[n] = call_open(&(struct scores){0, 0, NK, 0}, &PLAIN, ATTN_F32, (struct size){ROWS, 2});
         attn_desc d = call_desc(&c[n]);
         d.key_mask.data = NULL;
         d.k.token_stride = d.v.token_stride = ATTN_BROADCAST;
-        d.k.head_stride = d.v.head_stride = D;
+        d.k.head_stride = d.v.head_stride = c[n].d;
         d.alibi.data = &slope;
         d.alibi.dtype = ATTN_F32;
         d.key.seqlen = n == 0 ? SEEN : (int64_t)BLOCKS * SEEN;
@@ -356,7 +391,8 @@ static void test_unseen(attn_context *context, attn_dtype type)
         struct call c[2];
         bool good = true;
         for (int hides = 0; hides < 2; hides++) {
-            c[hides] = call_open(&(struct scores){0, 0, NK, 0}, &PLAIN, type, WIDTH);
+            c[hides] = call_open(&(struct scores){0, 0, NK, 0}, &PLAIN, type,
+                                 (struct size){2, WIDTH});
             attn_desc d = call_desc(&c[hides]);
             for (int64_t i = 0; i < 2 * WIDTH; i++)
                 put(c[hides].q, type, i, i % WIDTH == 0);
@@ -383,7 +419,7 @@ static void test_unseen(attn_context *context, attn_dtype type)
     }
 }
 
-static void test_backend(attn_context *context, attn_dtype type, int64_t nq)
+static void test_backend(attn_context *context, attn_dtype type, struct size size)
 {
     static const struct scores cases[] = {
         {0, 0, CHUNK, 0},           {0, 0, CHUNK, CHUNK},        {-60000, 0, BLOCK, 0},
@@ -392,30 +428,32 @@ static void test_backend(attn_context *context, attn_dtype type, int64_t nq)
         {60000, -60000, CHUNK, 0},  {-100000, 100000, CHUNK, 0}, {-60000, -30000, BLOCK, CHUNK},
     };
     for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++)
-        test_scores(context, &cases[n], &PLAIN, type, nq, false);
-    test_reached(context, type, nq);
-    test_values(context, type, nq, -INFINITY, 0);
-    test_values(context, type, nq, 7, 0);
-    test_values(context, type, nq, -INFINITY, 0.5);
-    test_values(context, type, nq, 7, 0.5);
-    test_lost(context, type, nq);
-    test_window(context, type, nq, 700, 0, ATTN_BOTTOM_RIGHT);
-    test_window(context, type, nq, 100, 0, ATTN_BOTTOM_RIGHT);
-    test_window(context, type, nq, 0, 700, ATTN_TOP_LEFT);
+        test_scores(context, &cases[n], &PLAIN, type, size, false);
+    test_reached(context, type, size);
+    test_values(context, type, size, -INFINITY, 0);
+    test_values(context, type, size, 7, 0);
+    test_values(context, type, size, -INFINITY, 0.5);
+    test_values(context, type, size, 7, 0.5);
+    test_lost(context, type, size);
+    for (int64_t lost = 4; lost < 3 * BLOCK; lost += 4)
+        test_late(context, type, size, lost);
+    test_window(context, type, size, 700, 0, ATTN_BOTTOM_RIGHT);
+    test_window(context, type, size, 100, 0, ATTN_BOTTOM_RIGHT);
+    test_window(context, type, size, 0, 700, ATTN_TOP_LEFT);
 }
 
 int main(int argc, char **argv)
 {
-    static const int64_t queries[] = {1, 21, 41};
-    const int64_t most = sizeof queries / sizeof *queries;
+    static const struct size sizes[] = {{1, 2}, {21, 2}, {41, 2}, {25, 64}, {52, 64}};
+    const int64_t most = sizeof sizes / sizeof *sizes;
     const struct options o = options_parse(argc, argv, "far", most); /* of these */
     struct target targets[MOST_TARGETS];
     report_begin("far");
     const int count = targets_open(targets, &o);
     for (int t = 0; t < count; t++)
         for (int64_t n = 0; n < o.count && n < most; n++) {
-            test_backend(targets[t].context, ATTN_F32, queries[n]);
-            test_backend(targets[t].context, ATTN_F64, queries[n]);
+            test_backend(targets[t].context, ATTN_F32, sizes[n]);
+            test_backend(targets[t].context, ATTN_F64, sizes[n]);
         }
     for (int t = 0; t < count; t++) {
         if (targets[t].exact) {
