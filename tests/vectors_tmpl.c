@@ -16,7 +16,12 @@ static void power(void *to, const void *from, double scale)
 
 static void power_by_steps(void *to, const void *from, double scale)
 {
-    vec_store(to, exp2_by_steps(vec_load(from), exponent_of(scale)));
+    vec_store(to, exp2_by_steps(vec_load(from), exponent_of(scale), false));
+}
+
+static void power_rough(void *to, const void *from, double scale)
+{
+    vec_store(to, exp2_by_steps(vec_load(from), exponent_of(scale), true));
 }
 
 static void mask(void *to, uint32_t given)
@@ -56,5 +61,5 @@ static void zip(uint16_t *to, const uint16_t *first, const uint16_t *second)
 
 extern const struct vectors KERNEL(vectors);
 const struct vectors KERNEL(vectors) = {
-    .lanes = VEC_N, .tanh = hyperbolic, .power = {power, power_by_steps}, .mask = mask,
-    .widen = WIDEN, .narrow = NARROW, WORDS};
+    .lanes = VEC_N, .tanh = hyperbolic, .power = {power, power_by_steps, power_rough},
+    .mask = mask, .widen = WIDEN, .narrow = NARROW, WORDS};

@@ -19,7 +19,7 @@ struct block {
     int64_t d;
     struct exponent scale; /* of the scores, without its sign */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
-    real *s;            /* [room][BQ] scores of the tile, where they are not used at once */
+    real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
     int64_t query[BQ];  /* of each lane */
@@ -162,12 +162,12 @@ INLINE void dot_column(const real *qt, vec s[MR][NV], const real *k, int64_t ste
     }
 }
 
-enum { DOT_COLUMNS = 4 }; /* at once */
+enum { DOT_COLUMNS = 4 }; /* in a round of the loop */
 
 /* s[r][v] += k[r] . q[v], v < nv, from column c on: MR rows k of n words, `step` apart, by columns
  * of qt[n][BQ]. Asks for as many words from `next` on. Here and below nv, HALF or NV, is a
  * constant. */
-INLINE void dot_rest(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
+INLINE void dot_from(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
                      int64_t n, const real *next, int nv)
 {
     for (; c + DOT_COLUMNS <= n; c += DOT_COLUMNS) {
@@ -179,7 +179,7 @@ INLINE void dot_rest(const real *qt, vec s[MR][NV], const real *k, int64_t step,
         dot_column(qt, s, k, step, c, nv);
 }
 
-INLINE void no_products(vec s[MR][NV], int nv)
+INLINE void clear_products(vec s[MR][NV], int nv)
 {
     UNROLL for (int r = 0; r < MR; r++)
         UNROLL for (int v = 0; v < nv; v++)
@@ -190,8 +190,16 @@ INLINE void no_products(vec s[MR][NV], int nv)
 INLINE void dot_keys(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t n,
                      const real *next, int nv)
 {
-    no_products(s, nv);
-    dot_rest(qt, s, k, step, 0, n, next, nv);
+    clear_products(s, nv);
+    dot_from(qt, s, k, step, 0, n, next, nv);
+}
+
+/* Products s of MR rows of a tile to `to`, which is those of the first. */
+INLINE void keep_products(real *to, vec s[MR][NV], int nv)
+{
+    UNROLL for (int r = 0; r < MR; r++)
+        UNROLL for (int v = 0; v < nv; v++)
+            vec_store(to + r * BQ + v * VEC_N, s[r][v]);
 }
 
 /* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`. */
@@ -201,9 +209,7 @@ INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j
     for (int64_t j = j0; j < j1; j += MR, next += MR * n) {
         vec s[MR][NV];
         dot_keys(qt, s, keys + j * step, step, n, next, nv);
-        UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < nv; v++)
-                vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
+        keep_products(to + j * BQ, s, nv);
     }
 }
 

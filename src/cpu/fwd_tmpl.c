@@ -115,6 +115,16 @@ INLINE bool settled(const struct block *t)
     return all;
 }
 
+/* Columns whose products have room for the probabilities of a vector of MR keys. */
+enum { BESIDE = MR / PAIR * DOT_COLUMNS };
+
+/* Whether probabilities are made beside the products of the next keys. A whole block is what there
+ * have to be columns for, so that a row's do not depend on how many there are in its block. */
+INLINE bool goes_beside(const struct block *t)
+{
+    return EXP2_BESIDE && words(t->d) >= BESIDE * NV;
+}
+
 /* Stores the probabilities p of MR keys of vector v, the first of them j; returns their sum. */
 INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 {
@@ -126,17 +136,7 @@ INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
     return sum;
 }
 
-/* Columns whose products have room for the probabilities of a vector of MR keys. */
-enum { BESIDE = MR / PAIR * DOT_COLUMNS };
-
-/* Whether probabilities are made beside the products of the next keys. That there are columns enough
- * is asked for a whole block, so that a row's do not depend on how many there are in its block. */
-INLINE bool goes_beside(const struct block *t)
-{
-    return EXP2_BESIDE && words(t->d) >= BESIDE * NV;
-}
-
-/* The same from their scores, which lie in t->s. */
+/* The same for MR scores that lie in t->s. */
 INLINE vec exp_scores(struct block *t, int64_t j, int v)
 {
     const vec r = vec_load(t->r + v * VEC_N);
@@ -144,7 +144,7 @@ INLINE vec exp_scores(struct block *t, int64_t j, int v)
     vec p[MR];
     UNROLL for (int i = 0; i < MR; i++) {
         const vec score = vec_load(t->s + (j + i) * BQ + v * VEC_N);
-        p[i] = beside ? exp2_by_steps(vec_sub(score, r), t->scale)
+        p[i] = beside ? exp2_by_steps(vec_sub(score, r), t->scale, PAIR > 1)
                       : probability(score, t->scale, r);
     }
     return add_keys(t, j, v, p);
@@ -200,7 +200,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
     }
 }
 
-/* The same for MR keys from j on, again, where a reference has to be raised. */
+/* That of MR keys from j on once more, as a reference has to be raised. */
 static NOINLINE void push_again(struct block *t, const struct place *at, int64_t j0, int64_t j)
 {
     if (!goes_beside(t)) { /* else their scores are still there */
@@ -247,16 +247,9 @@ INLINE void fetch_next(const struct block *t, int64_t j)
     }
 }
 
-INLINE void keep_scores(struct block *t, int64_t j, vec s[MR][NV], int nv)
-{
-    UNROLL for (int i = 0; i < MR; i++)
-        UNROLL for (int v = 0; v < nv; v++)
-            vec_store(t->s + (j + i) * BQ + v * VEC_N, s[i][v]);
-}
-
-/* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the MR
- * keys before, a step of each word after a column, and the sums of these to `sums`. n words a key, at
- * least BESIDE nv. */
+/* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the
+ * MR keys before, a step of each word after a column, and the sums of these to `sums`. n words a
+ * key, at least BESIDE nv. */
 INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
                           const real *next, int64_t j, real *sums, int nv)
 {
@@ -265,7 +258,8 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
     real *const p = t->p + (j - MR) / PAIR * BQ;
     int64_t c = 0;
     vec s[MR][NV];
-    no_products(s, nv);
+    _Static_assert((int)DOT_COLUMNS == 4, "a column for each step");
+    clear_products(s, nv);
     UNROLL for (int v = 0; v < nv; v++) {
         const vec r = vec_load(t->r + v * VEC_N);
         vec sum = vec_zero();
@@ -276,11 +270,11 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
             dot_column(t->qt, s, keys, step, c, nv);
             UNROLL for (int h = 0; h < PAIR; h++) {
                 const vec score = vec_load(before + (i + h) * BQ + v * VEC_N);
-                exp2_begin(&e[h], vec_sub(score, r), scale);
+                exp2_begin(&e[h], vec_sub(score, r), scale, PAIR > 1);
             }
             dot_column(t->qt, s, keys, step, c + 1, nv);
             UNROLL for (int h = 0; h < PAIR; h++)
-                exp2_split(&e[h]);
+                exp2_split(&e[h], scale, PAIR > 1);
             dot_column(t->qt, s, keys, step, c + 2, nv);
             UNROLL for (int h = 0; h < PAIR; h++)
                 exp2_square(&e[h]);
@@ -293,11 +287,11 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
         }
         vec_store(sums + v * VEC_N, sum);
     }
-    dot_rest(t->qt, s, keys, step, c, n, next, nv);
-    keep_scores(t, j, s, nv);
+    dot_from(t->qt, s, keys, step, c, n, next, nv);
+    keep_products(t->s + j * BQ, s, nv);
 }
 
-/* The same for common sizes, and for any: functions, so that compilers find registers for each. */
+/* That for common sizes and for any: functions, so that compilers find registers for each. */
 static NOINLINE void dot_and_weigh_64(struct block *t, const real *keys, const real *next,
                                       int64_t j, real *sums)
 {
@@ -336,49 +330,68 @@ INLINE void take_sums(struct block *t, const struct place *at, int64_t j0, int64
             vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
 }
 
-/* Scores and softmax of keys j .. j1 - 1, which every lane sees. Where
- * probabilities are not made beside the products of the next keys scores never leave the registers.
- * step, n: at->key_step and words of a key, which may be constants. */
+/* Asks for what comes next to the products of MR keys from j on. */
+INLINE void fetch_beside(const struct block *t, const struct place *at, int64_t j, int64_t j1)
+{
+    if (at->direct)
+        fetch_direct(t, at, j, j1);
+    if (t->next.lo + j < t->next.hi)
+        fetch_next(t, j);
+}
+
+/* Scores and softmax of keys j .. j1 - 1, which every lane sees, the probabilities of MR keys
+ * beside the products of the next ones: scores of these with probabilities of those, then the sums
+ * of those, and only then the references of these. step, n: at->key_step and words of a key, which
+ * may be constants. */
+INLINE void push_beside(struct block *t, const struct place *at, int64_t j0, int64_t j, int64_t j1,
+                        int64_t step, int64_t n, int nv)
+{
+    const int64_t ahead = t->far ? MR * step : 0;
+    bool begun = settled(t);
+    real sums[BQ];
+    vec sum[NV];
+    if (j >= j1)
+        return;
+    fetch_beside(t, at, j, j1);
+    store_scores(t, at->keys, j, j + MR, step, n, nv);
+    if (!begun)
+        first_reference(t, j);
+    for (j += MR; j < j1; j += MR) {
+        const real *const keys = at->keys + j * step, *next = at->direct ? t->qt : keys + ahead;
+        fetch_beside(t, at, j, j1);
+        if (nv < NV)
+            dot_and_weigh_half(t, keys, step, next, j, sums);
+        else if (n == 64 / PAIR && step == n)
+            dot_and_weigh_64(t, keys, next, j, sums);
+        else if (n == 128 / PAIR && step == n)
+            dot_and_weigh_128(t, keys, next, j, sums);
+        else
+            dot_and_weigh_any(t, keys, step, next, j, sums);
+        UNROLL for (int v = 0; v < nv; v++)
+            sum[v] = vec_load(sums + v * VEC_N);
+        take_sums(t, at, j0, j - MR, sum, nv);
+        begun = begun || settled(t);
+        if (!begun)
+            first_reference(t, j);
+    }
+    UNROLL for (int v = 0; v < nv; v++)
+        sum[v] = exp_scores(t, j - MR, v);
+    take_sums(t, at, j0, j - MR, sum, nv);
+}
+
+/* The same where scores never leave the registers. */
 INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
                           int64_t j1, int64_t step, int64_t n, int nv)
 {
-    const bool beside = goes_beside(t);
-    const int64_t first = j;
     bool begun = false;
     for (; j < j1; j += MR) {
         const real *const keys = at->keys + j * step;
-        const real *const next = at->direct ? t->qt : keys + (t->far ? MR * step : 0);
         vec s[MR][NV], sum[NV];
-        if (at->direct)
-            fetch_direct(t, at, j, j1);
-        if (t->next.lo + j < t->next.hi)
-            fetch_next(t, j);
-        if (beside && j > first) {
-            real sums[BQ];
-            if (nv < NV)
-                dot_and_weigh_half(t, keys, step, next, j, sums);
-            else if (step == 64 / PAIR && n == step)
-                dot_and_weigh_64(t, keys, next, j, sums);
-            else if (step == 128 / PAIR && n == step)
-                dot_and_weigh_128(t, keys, next, j, sums);
-            else
-                dot_and_weigh_any(t, keys, step, next, j, sums);
-            UNROLL for (int v = 0; v < nv; v++)
-                sum[v] = vec_load(sums + v * VEC_N);
-            take_sums(t, at, j0, j - MR, sum, nv);
-            begun = begun || settled(t);
-            if (!begun)
-                first_reference(t, j);
-            continue;
-        }
-        dot_keys(t->qt, s, keys, step, n, next, nv);
+        fetch_beside(t, at, j, j1);
+        dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
         begun = begun || settled(t);
         if (!begun)
             begin_references(t, s, nv);
-        if (beside) {
-            keep_scores(t, j, s, nv);
-            continue;
-        }
         UNROLL for (int v = 0; v < nv; v++) {
             const vec r = vec_load(t->r + v * VEC_N);
             vec p[MR];
@@ -387,12 +400,6 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
             sum[v] = add_keys(t, j, v, p);
         }
         take_sums(t, at, j0, j, sum, nv);
-    }
-    if (beside && j > first) {
-        vec sum[NV];
-        UNROLL for (int v = 0; v < nv; v++)
-            sum[v] = exp_scores(t, j - MR, v);
-        take_sums(t, at, j0, j - MR, sum, nv);
     }
 }
 
@@ -506,10 +513,12 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     if (part)
         see_tile(t, k0);
     push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
-    if (!t->shaped)
-        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
-    else
+    if (t->shaped)
         push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
+    else if (goes_beside(t))
+        push_beside(t, at, j0, whole.lo, whole.hi, step, words, nv);
+    else
+        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
     push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);
     add_sums(t);
     if (u->p->dropout.on)

@@ -47,11 +47,13 @@
  *   vec_keep              keeps a loaded vector in a register, so that the compiler does not fold
  *                         the load into each use: the arithmetic would then wait for load ports
  *
- * Each function is the instruction it names: nothing here depends on the algorithm.
+ * Each function is the instruction it names, or the few that make it: nothing here depends on the
+ * algorithm.
  */
 #ifndef ATTN_CPU_VEC_H
 #define ATTN_CPU_VEC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -194,17 +196,19 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 }
 
 /*
- * 2^(x c.by) for any x, and 0 below 2^(EXP2_LOW + 1), in steps that leave room for other work between
- * them. NaN stays, 2^0 is exactly 1.
+ * 2^(x c.by) for any x, and 0 below 2^(EXP2_LOW + 1), in steps that leave room for other work
+ * between them. NaN stays, 2^0 is exactly 1. Without an EXP2_FACTOR the first step makes it all.
  *
- * With EXP2_FACTOR there are few multiplications, as what goes on beside products should have: y, half
- * of the exponent, is n / 2 + u, n a multiple of 2^-EXP2_BITS, and 2^(2 u) is EXP2_FACTOR times
- * (u + c)^2 + d, which is minimax to 2^-24.2 of it; 2^n has the factor in it already. All roundings
- * together come to 2^-22, and to 2^-24 of the exponent, since y is rounded, too.
+ * With it there are few multiplications, as what goes on beside products should have: half of the
+ * exponent is n / 2 + u, n a multiple of 2^-EXP2_BITS and u made from x in one rounding, as above,
+ * and 2^(2 u) is EXP2_FACTOR times (u + c)^2 + d, minimax to 2^-24.2 of it; 2^n has the factor in
+ * it already. All roundings together come to 2^-22. rough: the exponent is rounded, too, to 2^-24
+ * of it, which takes a multiplication less: for what becomes numbers of 16 bits.
  */
 struct exp2_steps {
-    vec y, power, rest;
-    vmask none;
+    vec x, power; /* x, or half of the exponent where it is rounded */
+    vec rest;   /* n / 2 and a shift; u + c; its square and d */
+    vmask none; /* lanes that are 0, whatever the rest is */
 };
 
 #ifdef EXP2_FACTOR
@@ -212,31 +216,37 @@ enum { EXP2_BESIDE = 1 };
 
 /* Added to n / 2, leaves n 2^EXP2_BITS in the low bits. */
 static const real EXP2_SHIFT = (real)((int64_t)3 << (21 - EXP2_BITS));
+/* These two belong to EXP2_FACTOR: they are minimax with it only. */
+static const real EXP2_C = (real)0x1.7155cp-1, EXP2_D = (real)0x1.0a684cp-1;
 
-INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c)
+INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool rough)
 {
-    e->y = vec_mul(x, vec_set(c.by / 2));
-    e->rest = vec_add(e->y, vec_set(EXP2_SHIFT));
-    vec_keep(&e->y); /* or a compiler would move steps together */
+    const vec by = vec_set(c.by / 2), shift = vec_set(EXP2_SHIFT);
+    e->x = rough ? vec_mul(x, by) : x;
+    e->rest = rough ? vec_add(e->x, shift) : vec_fma(x, by, shift);
+    vec_keep(&e->x); /* or a compiler would move steps together */
     vec_keep(&e->rest);
 }
 
-INLINE void exp2_split(struct exp2_steps *e)
+INLINE void exp2_split(struct exp2_steps *e, struct exponent c, bool rough)
 {
-    const vec half = vec_sub(e->rest, vec_set(EXP2_SHIFT));
+    const vec by = vec_set(c.by / 2), half = vec_sub(e->rest, vec_set(EXP2_SHIFT));
     e->none = vec_lt(half, vec_set((real)(EXP2_LOW + 1) / 2));
     e->power = vec_power_times_factor(e->rest);
-    e->rest = vec_add(vec_sub(e->y, half), vec_set(0x1.7155cp-1f));
+    e->rest = rough ? vec_sub(e->x, half) : vec_fms(e->x, by, half);
+    e->rest = vec_add(e->rest, vec_set(EXP2_C));
     vec_keep(&e->rest);
     vec_keep(&e->power);
 }
 
 INLINE void exp2_square(struct exp2_steps *e)
 {
-    e->rest = vec_fma(e->rest, e->rest, vec_set(0x1.0a684cp-1f));
+    e->rest = vec_fma(e->rest, e->rest, vec_set(EXP2_D));
     vec_keep(&e->rest);
 }
 
+/* One multiplication with a mask, so that a power that is denormal where the result is 0 costs no
+ * processor anything. */
 INLINE vec exp2_end(const struct exp2_steps *e)
 {
     return vec_unless(e->none, vec_mul(e->power, e->rest));
@@ -245,21 +255,26 @@ INLINE vec exp2_end(const struct exp2_steps *e)
 #else
 enum { EXP2_BESIDE = 0 };
 
-INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c)
+INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool rough)
 {
+    (void)rough;
     e->rest = vec_exp2(exp2_argument(x, c), c);
 }
 
-INLINE void exp2_split(struct exp2_steps *e) { (void)e; }
+INLINE void exp2_split(struct exp2_steps *e, struct exponent c, bool rough)
+{
+    (void)e, (void)c, (void)rough;
+}
+
 INLINE void exp2_square(struct exp2_steps *e) { (void)e; }
 INLINE vec exp2_end(const struct exp2_steps *e) { return e->rest; }
 #endif
 
-INLINE vec exp2_by_steps(vec x, struct exponent c)
+INLINE vec exp2_by_steps(vec x, struct exponent c, bool rough)
 {
     struct exp2_steps e;
-    exp2_begin(&e, x, c);
-    exp2_split(&e);
+    exp2_begin(&e, x, c, rough);
+    exp2_split(&e, c, rough);
     exp2_square(&e);
     return exp2_end(&e);
 }

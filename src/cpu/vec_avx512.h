@@ -161,17 +161,18 @@ INLINE vec vec_power(vec i, vec n)
                                             _mm512_loadu_ps(roots + 16)), n);
 }
 
-/* The roots times EXP2_FACTOR without their index, which lies at the top of the fraction once the
- * exponent is in its place. */
+/* The roots times EXP2_FACTOR, to which two constants in vec.h belong, without their index, which
+ * lies at the top of the fraction once the exponent is in its place. */
 #define EXP2_FACTOR 0x1.ebfc02p-1f
 INLINE vec vec_power_times_factor(vec i)
 {
     enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48400000 + (128 << EXP2_BITS) };
     static const int roots[] = {
-        0x3f75fe01, 0x3f7760f4, 0x3f78710d, 0x3f77410d, 0x3f7620d2, 0x3f7510b3, 0x3f74110a, 0x3f732235,
-        0x3f724491, 0x3f71787f, 0x3f70be61, 0x3f70169c, 0x3f6f8197, 0x3f6effbb, 0x3f6e9172, 0x3f6e372c,
-        0x3f6df158, 0x3f6dc069, 0x3f6da4d4, 0x3f6d9f10, 0x3f6daf98, 0x3f6dd6e9, 0x3f6e1583, 0x3f6e6be8,
-        0x3f6eda9d, 0x3f6f622b, 0x3f70031d, 0x3f70be02, 0x3f71936b, 0x3f7283ec, 0x3f73901d, 0x3f74b89a};
+        0x3f75fe01, 0x3f7760f4, 0x3f78710d, 0x3f77410d, 0x3f7620d2, 0x3f7510b3, 0x3f74110a,
+        0x3f732235, 0x3f724491, 0x3f71787f, 0x3f70be61, 0x3f70169c, 0x3f6f8197, 0x3f6effbb,
+        0x3f6e9172, 0x3f6e372c, 0x3f6df158, 0x3f6dc069, 0x3f6da4d4, 0x3f6d9f10, 0x3f6daf98,
+        0x3f6dd6e9, 0x3f6e1583, 0x3f6e6be8, 0x3f6eda9d, 0x3f6f622b, 0x3f70031d, 0x3f70be02,
+        0x3f71936b, 0x3f7283ec, 0x3f73901d, 0x3f74b89a};
     const __m512i k = _mm512_min_epi32(_mm512_castps_si512(i), _mm512_set1_epi32(MOST));
     const __m512i root = _mm512_permutex2var_epi32(_mm512_loadu_si512(roots), k,
                                                    _mm512_loadu_si512(roots + 16));
