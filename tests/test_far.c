@@ -260,13 +260,14 @@ static void test_late(attn_context *context, attn_dtype type, struct size size, 
         put(c.q, type, i * c.d + 1, large);
     for (int64_t j = 0; j < NK; j++) {
         put(c.k, type, j * c.d + 1, j < lost ? -large : score / large);
-        put(c.v, type, j, 3);
+        put(c.v, type, j, 1);
     }
     const attn_desc d = call_desc(&c);
     const bool good = call_run(&d, context);
     for (int64_t i = 0; good && i < size.nq; i++)
-        EXPECT(fabs(get(c.out, type, i) - 3) <= 1e-5 && fabs(get(c.lse, type, i) - lse) <= 1e-2,
-               "%lld scores of -inf, row %lld of %lld, head_dim %lld: %g and %g, not 3 and %g",
+        EXPECT(fabs(get(c.out, type, i) - 1) <= 1e-5 &&
+                   fabs(get(c.lse, type, i) - lse) <= 1e-5 * fabs(lse),
+               "%lld scores of -inf, row %lld of %lld, head_dim %lld: %g and %g, not 1 and %g",
                (long long)lost, (long long)i, (long long)size.nq, (long long)size.d,
                get(c.out, type, i), get(c.lse, type, i), lse);
     call_close(&c);
@@ -435,7 +436,7 @@ static void test_backend(attn_context *context, attn_dtype type, struct size siz
     test_values(context, type, size, -INFINITY, 0.5);
     test_values(context, type, size, 7, 0.5);
     test_lost(context, type, size);
-    for (int64_t lost = 4; lost < 3 * BLOCK; lost += 4)
+    for (int64_t lost = 4; lost < 3 * BLOCK; lost += 20)
         test_late(context, type, size, lost);
     test_window(context, type, size, 700, 0, ATTN_BOTTOM_RIGHT);
     test_window(context, type, size, 100, 0, ATTN_BOTTOM_RIGHT);
