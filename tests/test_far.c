@@ -438,6 +438,7 @@ static void test_backend(attn_context *context, attn_dtype type, struct size siz
     test_lost(context, type, size);
     for (int64_t lost = 4; lost < 3 * BLOCK; lost += 20)
         test_late(context, type, size, lost);
+    test_late(context, type, size, NK - 20); /* a group that is lost, too, shows in the LSE */
     test_window(context, type, size, 700, 0, ATTN_BOTTOM_RIGHT);
     test_window(context, type, size, 100, 0, ATTN_BOTTOM_RIGHT);
     test_window(context, type, size, 0, 700, ATTN_TOP_LEFT);
