@@ -205,8 +205,10 @@ static const struct how how_true[] = {{.range = FLT_MAX, .kept = ATTN_F32},
 
 static struct how how_in_type(const struct truth_seq *s, int order, struct rng *r)
 {
-    return (struct how){s->dtype == ATTN_F64 ? DBL_MAX : FLT_MAX, s->dtype, order ? r : NULL,
-                        order % STYLES, true};
+    const int style = order % STYLES & ~(s->exact ? STYLE_JITTER : 0);
+
+    return (struct how){s->dtype == ATTN_F64 ? DBL_MAX : FLT_MAX, s->dtype, order ? r : NULL, style,
+                        true};
 }
 
 void truth_compute(const struct truth_seq *s, struct truth_values *values)

@@ -30,6 +30,8 @@ struct truth_seq {
     attn_dtype dtype;
     int64_t nq, nk, hq, hkv, d, dv;
     double scale; /* 0: 1 / sqrt(d) */
+    bool exact;   /* scores have no rounding, however they are computed: no order of the plain loops
+                     moves them, or exponentials, at random */
 
     bool causal, window;
     attn_align align;

@@ -4,6 +4,19 @@
 #include "compare.h"
 #include "memory.h"
 
+static struct truth_values values_of(const struct truth_seq *s)
+{
+    const size_t rows = (size_t)(s->hq * s->nq), width = (size_t)s->dv;
+    return (struct truth_values){.out = test_alloc(rows * width * sizeof(long double)),
+                                 .lse = test_alloc(rows * sizeof(long double))};
+}
+
+static void values_free(struct truth_values *v)
+{
+    free(v->out);
+    free(v->lse);
+}
+
 struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, int64_t hkv,
                         int64_t d, int64_t dv)
 {
@@ -24,6 +37,9 @@ void whole_free(struct whole *w)
     free(w->s.v);
     free(w->out);
     free(w->lse);
+    values_free(&w->truth);
+    free(w->out_allowed);
+    free(w->lse_allowed);
 }
 
 void whole_query(struct whole *w, int64_t i, const struct strided *q, int64_t b, int64_t token)
@@ -55,19 +71,6 @@ void whole_result(struct whole *w, int64_t i, const struct strided *out, const s
     }
 }
 
-static struct truth_values values_of(const struct truth_seq *s)
-{
-    const size_t rows = (size_t)(s->hq * s->nq), width = (size_t)s->dv;
-    return (struct truth_values){.out = test_alloc(rows * width * sizeof(long double)),
-                                 .lse = test_alloc(rows * sizeof(long double))};
-}
-
-static void values_free(struct truth_values *v)
-{
-    free(v->out);
-    free(v->lse);
-}
-
 /* Raises what each head is allowed to what one order of the plain loops asks for. */
 static void allow(const struct truth_seq *s, const struct truth_values *truth, int order,
                   long double *out, long double *lse)
@@ -84,26 +87,30 @@ static void allow(const struct truth_seq *s, const struct truth_values *truth, i
     values_free(&eager);
 }
 
-int64_t whole_faults(const struct whole *w)
+static void know(struct whole *w)
 {
     const struct truth_seq *s = &w->s;
-    struct truth_values truth = values_of(s);
-    struct compare_fault fault;
-    long double *out = test_alloc((size_t)s->hq * sizeof *out);
-    long double *lse = test_alloc((size_t)s->hq * sizeof *lse);
-    int64_t faults = 0;
-    truth_compute(s, &truth);
+    w->truth = values_of(s);
+    w->out_allowed = test_alloc((size_t)s->hq * sizeof *w->out_allowed);
+    w->lse_allowed = test_alloc((size_t)s->hq * sizeof *w->lse_allowed);
+    truth_compute(s, &w->truth);
     for (int order = 0; order < BUDGET_ORDERS; order++)
-        allow(s, &truth, order, out, lse);
+        allow(s, &w->truth, order, w->out_allowed, w->lse_allowed);
+}
+
+int64_t whole_faults(struct whole *w)
+{
+    const struct truth_seq *s = &w->s;
+    struct compare_fault fault;
+    int64_t faults = 0;
+    if (!w->truth.out)
+        know(w);
     for (int64_t h = 0; h < s->hq; h++) {
         const int64_t l = h * s->nq, o = l * s->dv;
-        faults += !compare_values(COMPARE_OUT, truth.out + o, out[h], w->out + o, s->nq * s->dv,
-                                  NULL, &fault) ||
-                  !compare_values(COMPARE_LSE, truth.lse + l, lse[h], w->lse + l, s->nq, NULL,
-                                  &fault);
+        faults += !compare_values(COMPARE_OUT, w->truth.out + o, w->out_allowed[h], w->out + o,
+                                  s->nq * s->dv, NULL, &fault) ||
+                  !compare_values(COMPARE_LSE, w->truth.lse + l, w->lse_allowed[h], w->lse + l,
+                                  s->nq, NULL, &fault);
     }
-    values_free(&truth);
-    free(out);
-    free(lse);
     return faults;
 }

@@ -9,6 +9,8 @@
 struct whole {
     struct truth_seq s; /* causal, bottom-right */
     double *out, *lse;  /* what was computed: [hq][nq][dv], [hq][nq] */
+    struct truth_values truth;             /* once it is known */
+    long double *out_allowed, *lse_allowed; /* [hq], likewise */
 };
 
 struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, int64_t hkv,
@@ -23,7 +25,8 @@ void whole_key(struct whole *w, int64_t j, const struct strided *k, const struct
 void whole_result(struct whole *w, int64_t i, const struct strided *out, const struct strided *lse,
                   int64_t b, int64_t token);
 
-/* Heads whose out or LSE is not within the budget (compare.h). */
-int64_t whole_faults(const struct whole *w);
+/* Heads whose out or LSE is not within the budget (compare.h). After the first call only results
+ * may change. */
+int64_t whole_faults(struct whole *w);
 
 #endif
