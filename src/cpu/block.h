@@ -18,6 +18,7 @@ struct block {
     int vectors; /* of lanes that are computed, HALF or NV; the others hold anything */
     int64_t d;
     struct exponent scale; /* of the scores, without its sign */
+    real span;             /* of scores above a firm reference */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
@@ -42,6 +43,7 @@ struct block {
     real *p;     /* [room / PAIR][BQ] probabilities of the tile, as words */
     real *o;     /* [dv][BQ] sums of p v */
     real *r;     /* [BQ] references, scores */
+    real *limit; /* [BQ] of sums of MR probabilities */
     real *l;     /* [BQ] sums of p */
     real *sum;   /* [BQ] of those keys of the tile in work that are not in l yet */
     elem *out[BQ];
@@ -58,6 +60,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->vectors = NV;
     t->d = p->head_dim;
     t->scale = score_exponent(p);
+    t->span = score_span(p);
     t->shaped = shapes_scores(p);
     t->masked = has_masks(p);
     t->partly = t->far = false;

@@ -45,6 +45,7 @@ struct item {
     struct group group[GROUPS];
     int64_t lo, hi; /* keys in work that some row sees */
     struct exponent scale;
+    real span;      /* of scores above a firm reference */
     bool shaped;    /* more than the scale goes into the scores */
     bool masked;    /* masks other than that of keys may hide them */
     bool plain;     /* scores are products, and nothing is dropped */

@@ -106,13 +106,17 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
     for (int64_t i = 0; i < g->rb; i++) {
         const int64_t lane = i * g->kb;
         bool fits;
-        const real most = look(g, score, p, i, r[lane] < 0 ? RAISE_NEGATIVE : RAISE_ABOVE, &fits);
+        const real limit = vec_first(limit_of(vec_set(r[lane]), t->span));
+        const real most = look(g, score, p, i, limit, &fits);
+        real to = most;
         if (fits || most == -INFINITY || most <= r[lane])
             continue;
-        if (r[lane] > -(real)INFINITY)
-            rescale(t, h, n, i, root_factor(vec_set(r[lane]), t->scale, vec_set(most)));
+        if (r[lane] > -(real)INFINITY) {
+            to = vec_first(firm(vec_set(most), t->span));
+            rescale(t, h, n, i, root_factor(vec_set(r[lane]), t->scale, vec_set(to)));
+        }
         for (int64_t at = lane; at < lane + g->kb; at++)
-            r[at] = most;
+            r[at] = to;
     }
     /* A row still without a reference sees only -inf. */
     return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(),
@@ -273,11 +277,11 @@ INLINE int64_t plain_steps(const struct item *t, const struct head *h, int64_t i
                            int64_t end, int rb, real *weight)
 {
     const int64_t kb = VEC_N / rb;
-    const vec r = vec_load(h->r + index * VEC_N);
+    const vec r = vec_load(h->r + index * VEC_N), limit = limit_of(r, t->span);
     struct sums sums = sums_of(h, index);
     for (; n + kb <= end; n += kb) {
         const vec p = probability(vec_load(weight + n * rb), t->scale, r);
-        if (__builtin_expect(!vmask_all(below_limit(p, r)), 0))
+        if (__builtin_expect(!vmask_all(are_below(p, limit)), 0))
             break;
         sums = sums_and(sums, p);
         vec_store(weight + n * rb, p);
@@ -318,7 +322,7 @@ INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t
         s = vec_select(sees, s, vec_set(-INFINITY));
         const vec r = vec_load(h->r + index * VEC_N);
         vec p = vec_select(sees, probability(s, t->scale, r), vec_zero());
-        if (__builtin_expect(!vmask_all(below_limit(p, r)), 0)) {
+        if (__builtin_expect(!vmask_all(are_below(p, limit_of(r, t->span))), 0)) {
             mix(t, h, g, weight, run, left);
             left = (struct keys){n, n, false};
             p = raise_references(t, h, index, s, p);

@@ -174,6 +174,7 @@ static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
     t->queries = (struct attn_range){t->query[0], u->nq};
     make_groups(t);
     t->scale = score_exponent(u->p);
+    t->span = score_span(u->p);
     t->shaped = shapes_scores(u->p);
     t->masked = hides_keys(u->p);
     t->plain = !t->shaped && !u->p->dropout.on;

@@ -9,7 +9,7 @@
  *
  * The softmax works in powers of two, relative to a reference per row that is not always the
  * maximum: it comes from the first keys that the row sees, and is raised only if the probabilities
- * of MR keys sum to more than a limit (see below_limit()). Each row decides that for itself, and a
+ * of MR keys sum to more than a limit (see limit_of()). Each row decides that for itself, and a
  * row that keeps its reference is multiplied by 1, so that no row's bits depend on another's.
  *
  * What a row does not see gets the score -inf, hence the probability 0. A value it does not see
@@ -29,7 +29,7 @@ static int64_t shared_bytes(int64_t room)
 
 static int64_t own_bytes(int64_t d, int64_t dv)
 {
-    return round_up(BQ * (words(d) + round_up(dv, MR) + 3) * (int64_t)sizeof(real), 64);
+    return round_up(BQ * (words(d) + round_up(dv, MR) + 4) * (int64_t)sizeof(real), 64);
 }
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room, int64_t blocks)
@@ -53,11 +53,13 @@ static void begin(struct block *t, char *scratch, int64_t n)
     t->p = t->s + room * BQ;
     t->qt = at, at += words(t->d) * BQ;
     t->r = at, at += BQ;
+    t->limit = at, at += BQ;
     t->l = at, at += BQ;
     t->sum = at, at += BQ;
     t->o = at;
     for (int64_t lane = 0; lane < BQ; lane++) {
         t->r[lane] = 0;
+        t->limit[lane] = FIRM_LIMIT;
         t->l[lane] = t->sum[lane] = 0;
         t->out[lane] = (elem *)attn_view_at(&p->out, &p->query, t->u->b, t->query[lane],
                                             t->head[lane], sizeof(elem));
@@ -81,6 +83,12 @@ INLINE vec sum_of(const struct block *t, int v)
     return vec_add(vec_load(t->l + v * VEC_N), vec_load(t->sum + v * VEC_N));
 }
 
+INLINE void set_reference(struct block *t, int v, vec r)
+{
+    vec_store(t->r + v * VEC_N, r);
+    vec_store(t->limit + v * VEC_N, limit_of(r, t->span));
+}
+
 /* Gives lanes without a reference the largest of MR scores from j on, if they see one above
  * -inf. */
 static NOINLINE void first_reference(struct block *t, int64_t j)
@@ -89,7 +97,7 @@ static NOINLINE void first_reference(struct block *t, int64_t j)
         const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
         const vec most = largest(t, j, v);
         const vmask set = vmask_and(vec_le(l, vec_zero()), vec_lt(vec_set(-INFINITY), most));
-        vec_store(t->r + v * VEC_N, vec_select(set, most, r));
+        set_reference(t, v, vec_select(set, most, r));
     }
 }
 
@@ -102,7 +110,7 @@ INLINE void begin_references(struct block *t, vec s[MR][NV], int nv)
         vec most = s[0][v];
         UNROLL for (int i = 1; i < MR; i++)
             most = vec_max(s[i][v], most);
-        vec_store(t->r + v * VEC_N, vec_select(vec_le(l, vec_zero()), most, r));
+        set_reference(t, v, vec_select(vec_le(l, vec_zero()), most, r));
     }
 }
 
@@ -175,9 +183,10 @@ static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int 
 {
     const vec r = vec_load(t->r + v * VEC_N);
     const vec most = largest(t, j, v); /* a lane that sees only -inf has no reference */
-    const vec raised = vec_select(vec_lt(vec_set(-INFINITY), most), vec_max(r, most), vec_zero());
+    const vec to = firm(vec_max(r, most), t->span);
+    const vec raised = vec_select(vec_lt(vec_set(-INFINITY), most), to, vec_zero());
     rescale(t, j0, j, v, vec_select(keep, vec_set(1), root_factor(r, t->scale, raised)));
-    vec_store(t->r + v * VEC_N, vec_select(keep, r, raised));
+    set_reference(t, v, vec_select(keep, r, raised));
     return exp_scores(t, j, v);
 }
 
@@ -192,7 +201,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
         for (int v = 0; v < t->vectors; v++) {
             real *sums = t->sum + v * VEC_N;
             vec sum = exp_scores(t, j, v);
-            const vmask keep = below_limit(sum, vec_load(t->r + v * VEC_N));
+            const vmask keep = are_below(sum, vec_load(t->limit + v * VEC_N));
             if (__builtin_expect(!vmask_all(keep), 0))
                 sum = raise_reference(t, j0, j, v, keep);
             vec_store(sums, vec_add(vec_load(sums), sum));
@@ -322,7 +331,7 @@ INLINE void take_sums(struct block *t, const struct place *at, int64_t j0, int64
 {
     bool fits = true;
     UNROLL for (int v = 0; v < nv; v++)
-        fits &= vmask_all(below_limit(sum[v], vec_load(t->r + v * VEC_N))) != 0;
+        fits &= vmask_all(are_below(sum[v], vec_load(t->limit + v * VEC_N))) != 0;
     if (__builtin_expect(!fits, 0))
         push_again(t, at, j0, j);
     else

@@ -12,18 +12,37 @@
 
 /*
  * A row's probabilities are relative to a reference, a score, which is raised where they pass a
- * limit. What lies far above the reference costs no accuracy as long as its difference from it is
- * rounded no more than it is itself: that is so above a reference of 0 or more, but below it scores
- * near 0 would lose digits.
+ * limit. What lies far above the reference costs no accuracy where its difference from it is exact.
+ * That is so, up to the limit of firm references, above those from 0 on that are multiples of a
+ * unit of the largest such scores: a difference is then a multiple of the score's own unit, and no
+ * larger than the score. Other references have a limit that differences below lose little by.
  */
-static const real RAISE_ABOVE = (real)0x1p60, RAISE_NEGATIVE = (real)0x1p9;
+enum { FIRM_BITS = 60 };
+static const real FIRM_LIMIT = (real)0x1p60, OTHER_LIMIT = (real)0x1p9;
 
-/* Whether probabilities, or sums of them, are below the limit for the reference r. Those of scores
- * far above it may come out with either sign, or NaN. */
-INLINE vmask below_limit(vec p, vec r)
+/* The firm reference next to r, of 0 or more; r where it is less. span: what is above a firm
+ * reference by that passes its limit. Above references of `span` and more every difference up to it
+ * is exact. */
+INLINE vec firm(vec r, real span)
 {
-    const vec limit = vec_select(vec_lt(r, vec_zero()), vec_set(RAISE_NEGATIVE),
-                                 vec_set(RAISE_ABOVE));
+    const vec most = vec_set(span);
+    const vec as_is = vec_select(vec_lt(r, vec_zero()), r, vec_sub(vec_add(r, most), most));
+    return vec_select(vec_le(most, r), r, as_is);
+}
+
+/* The limit of probabilities, and of sums of some of them, relative to r. */
+INLINE vec limit_of(vec r, real span)
+{
+    const vec next = firm(r, span);
+    const vmask same = vmask_and(vec_le(next, r), vec_le(r, next));
+    return vec_select(vmask_and(vec_le(vec_zero(), r), same), vec_set(FIRM_LIMIT),
+                      vec_set(OTHER_LIMIT));
+}
+
+/* Whether probabilities, or sums of them, are below the limit. Those of scores far above their
+ * reference may come out with either sign, or NaN. */
+INLINE vmask are_below(vec p, vec limit)
+{
     return vec_le(vec_max(p, vec_sub(vec_zero(), p)), limit);
 }
 
@@ -70,6 +89,14 @@ INLINE double score_scale(const struct attn_problem *p)
 INLINE struct exponent score_exponent(const struct attn_problem *p)
 {
     return exponent_of(score_scale(p));
+}
+
+/* For firm(): a power of two. */
+INLINE real score_span(const struct attn_problem *p)
+{
+    int power;
+    (void)frexp(FIRM_BITS / (double)score_exponent(p).by, &power);
+    return (real)ldexp(1, power);
 }
 
 /* The scale that the probabilities then have, all of them alike: the given one but for the rounding
@@ -155,7 +182,7 @@ INLINE vec unless_small(vec a, vec least)
     return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
 }
 
-/* What, multiplied in twice, takes the largest probabilities that there are, RAISE_ABOVE, and sums
+/* What, multiplied in twice, takes the largest probabilities that there are, FIRM_LIMIT, and sums
  * of 2^16 of them to where they do not show beside 1. */
 static const real OUT_OF_SIGHT = REAL_BITS == 32 ? (real)0x1p-50 : (real)0x1p-65;
 
