@@ -143,8 +143,7 @@ static void load_queries(struct block *t)
  * not look ahead past a page, and one group of rows or columns may fill that. */
 INLINE void fetch_ahead(const real *at, int64_t ahead, int n)
 {
-    enum { LINE = 64 / sizeof(real) };
-    UNROLL for (int i = 0; i < n; i += LINE)
+    UNROLL for (int i = 0; i < n; i += LINE / (int)sizeof(real))
         __builtin_prefetch((const void *)((uintptr_t)at + (size_t)(ahead + i) * sizeof *at), 0, 2);
 }
 

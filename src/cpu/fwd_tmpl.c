@@ -588,9 +588,11 @@ static void finish(struct block *t)
 /* Asks for the rows of out that the block will write. Inlined as fetch_queries() is. */
 INLINE void fetch_results(const struct block *t)
 {
-    for (int64_t lane = 0; lane < t->rows; lane++)
-        for (int64_t c = 0; c < t->dv; c += 64 / (int64_t)sizeof(elem))
-            __builtin_prefetch(t->out[lane] + c, 1, 2);
+    for (int64_t lane = 0; lane < t->rows; lane++) {
+        const elem *const out = t->out[lane];
+        for (uintptr_t at = line_of(out); at < (uintptr_t)(out + t->dv); at += LINE)
+            __builtin_prefetch((const void *)at, 1, 2);
+    }
 }
 
 /* Notes which keys this thread is likely to pack next, after it has packed tile n. */

@@ -85,8 +85,8 @@ INLINE vec pack_values(real *to, int64_t panel, const elem *const row[MR], int64
 /* Asks for a row of n elements that is soon read, or written. */
 INLINE void fetch_row(const elem *row, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
-        __builtin_prefetch(row + i);
+    for (uintptr_t at = line_of(row); at < (uintptr_t)(row + n); at += LINE)
+        __builtin_prefetch((const void *)at);
 }
 
 /* Asks for some rows, `step` apart; those that follow each other are one stretch. */
@@ -101,15 +101,15 @@ INLINE void fetch_rows(const elem *row, int64_t step, int64_t rows, int64_t n)
 
 INLINE void fetch_to_write(const elem *row, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
-        __builtin_prefetch(row + i, 1);
+    for (uintptr_t at = line_of(row); at < (uintptr_t)(row + n); at += LINE)
+        __builtin_prefetch((const void *)at, 1);
 }
 
 /* Asks for one that is read later, to the second cache. */
 INLINE void fetch_soon(const elem *row, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(elem))
-        __builtin_prefetch(row + i, 0, 2);
+    for (uintptr_t at = line_of(row); at < (uintptr_t)(row + n); at += LINE)
+        __builtin_prefetch((const void *)at, 0, 2);
 }
 
 /* How many rows, n elements of each, are asked for ahead: more bytes wait for the cache's own

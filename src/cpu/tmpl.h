@@ -61,6 +61,12 @@ INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
 
+enum { LINE = 64 }; /* bytes of a cache line */
+
+/* Where the line of p begins. Rows are asked for from there on: one that begins within a line ends
+ * in one more than its length tells. */
+INLINE uintptr_t line_of(const void *p) { return (uintptr_t)p / LINE * LINE; }
+
 /* |scale| of products of query and key, the sign being in the queries. */
 INLINE double product_scale(const struct attn_problem *p) { return fabs(p->scale); }
 
