@@ -173,7 +173,7 @@ static void head_init(const struct item *t, const struct head *h)
 /* Asks memory for some bytes of a row. */
 INLINE void fetch(const struct item *t, const elem *row, int64_t bytes)
 {
-    for (int64_t i = 0; i < bytes; i += 64)
+    for (int64_t i = 0; i < bytes; i += LINE)
         if (t->u->asks == ATTN_ASKS_SECOND)
             __builtin_prefetch((const char *)row + i, 0, 2);
         else

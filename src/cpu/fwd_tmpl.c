@@ -177,8 +177,8 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
 }
 
 /* Of MR scores from j on, which lie in t->s, lanes of vector v whose probabilities sum to too much,
- * or to what is not a number, get the largest as their reference. Returns the sums that they have
- * then. j0 is where the tile starts. */
+ * or to what is not a number, get the firm reference next to the largest. Returns the sums that
+ * they have then. j0 is where the tile starts. */
 static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
 {
     const vec r = vec_load(t->r + v * VEC_N);

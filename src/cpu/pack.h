@@ -11,7 +11,7 @@
 enum { BK = ATTN_TILE_KEYS }; /* keys in a tile */
 
 /* Words from one panel to the next; the gap keeps panels off the same cache sets. */
-static int64_t panel_words(int64_t room) { return room / PAIR * MR + 64 / (int64_t)sizeof(real); }
+static int64_t panel_words(int64_t room) { return room / PAIR * MR + LINE / (int64_t)sizeof(real); }
 
 /* Words of so many keys of d elements, with what pack_keys() writes beyond the last one. */
 static int64_t key_words(int64_t keys, int64_t d)
@@ -92,7 +92,7 @@ INLINE void fetch_row(const elem *row, int64_t n)
 /* Asks for some rows, `step` apart; those that follow each other are one stretch. */
 INLINE void fetch_rows(const elem *row, int64_t step, int64_t rows, int64_t n)
 {
-    if (step == n)
+    if (step == n && rows > 0)
         fetch_row(row, rows * n);
     else
         for (int64_t i = 0; i < rows; i++)

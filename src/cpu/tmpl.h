@@ -13,21 +13,23 @@
 /*
  * A row's probabilities are relative to a reference, a score, which is raised where they pass a
  * limit. What lies far above the reference costs no accuracy where its difference from it is exact.
- * That is so, up to the limit of firm references, above those from 0 on that are multiples of a
- * unit of the largest such scores: a difference is then a multiple of the score's own unit, and no
- * larger than the score. Other references have a limit that differences below lose little by.
+ * That is so up to FIRM_LIMIT above firm references, see firm(). Others have a limit that
+ * differences below lose little by.
  */
 enum { FIRM_BITS = 60 };
 static const real FIRM_LIMIT = (real)0x1p60, OTHER_LIMIT = (real)0x1p9;
 
-/* The firm reference next to r, of 0 or more; r where it is less. span: what is above a firm
- * reference by that passes its limit. Above references of `span` and more every difference up to it
- * is exact. */
+/* The firm reference next to r; a negative r stays, as none of them is firm: scores near 0 are
+ * finer than their differences from it. span: a power of two, by which what is above a firm
+ * reference passes its limit.
+ *
+ * Below `span` the firm ones are multiples of its unit in the last place, which is the largest that
+ * a score of up to twice `span` has: the difference is a multiple of the score's own unit, and no
+ * larger than the score. From `span` on all are: the score is at most twice the reference. */
 INLINE vec firm(vec r, real span)
 {
-    const vec most = vec_set(span);
-    const vec as_is = vec_select(vec_lt(r, vec_zero()), r, vec_sub(vec_add(r, most), most));
-    return vec_select(vec_le(most, r), r, as_is);
+    const vec s = vec_set(span), next = vec_sub(vec_add(r, s), s);
+    return vec_select(vmask_and(vec_le(vec_zero(), r), vec_lt(r, s)), next, r);
 }
 
 /* The limit of probabilities, and of sums of some of them, relative to r. */
