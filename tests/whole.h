@@ -7,7 +7,7 @@
 #include "truth.h"
 
 struct whole {
-    struct truth_seq s; /* causal, bottom-right */
+    struct truth_seq s; /* causal, bottom-right, unless it is changed */
     double *out, *lse;  /* what was computed: [hq][nq][dv], [hq][nq] */
     struct truth_values truth;             /* once it is known */
     long double *out_allowed, *lse_allowed; /* [hq], likewise */
