@@ -13,7 +13,7 @@
 #include "strided.h"
 #include "whole.h"
 
-enum { FIRST = 20, SEEDS = 1 };
+enum { FIRST = 20, PROBLEMS = 432 };
 
 /* Scores are `first` and a normal number; those of one key in `every`, behind the first 20, are
  * `later` and up to 2 more, so that several of a row count. */
@@ -115,9 +115,10 @@ static bool call_is_right(struct call *c)
 
 /* All targets on the same arrays. */
 static void test_rise(struct target *targets, int count, attn_dtype type, const struct size *size,
-                      const struct rise *rise, uint64_t seed, struct rng *r)
+                      const struct rise *rise, uint64_t seed)
 {
-    struct call c = call_open(type, size, rise, r);
+    struct rng r = rng_seeded(seed);
+    struct call c = call_open(type, size, rise, &r);
     for (int t = 0; t < count; t++)
         for (int shaped = 0; shaped < 2; shaped++) {
             const attn_status status = call_run(&c, targets[t].context, shaped);
@@ -136,28 +137,32 @@ static void test_rise(struct target *targets, int count, attn_dtype type, const 
     call_close(&c);
 }
 
-int main(int argc, char **argv)
+/* Problem n has a type, a size and a rise of its own, neighbours unlike ones. */
+static void test_problem(struct target *targets, int count, uint64_t n)
 {
-    static const attn_dtype types[] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
-    static const struct size sizes[] = {
+    enum { TYPES = 4, SIZES = 9, RISES = 12, STEP = 125 }; /* coprime to their product */
+    static const attn_dtype types[TYPES] = {ATTN_F32, ATTN_F64, ATTN_F16, ATTN_BF16};
+    static const struct size sizes[SIZES] = {
         {1, 120, 2, 3},  {3, 60, 64, 3},   {21, 120, 2, 3},  {41, 120, 2, 3}, {25, 60, 64, 3},
         {52, 60, 64, 3}, {26, 160, 64, 9}, {33, 200, 16, 8}, {1, 1100, 64, 8},
     };
-    static const struct rise rises[] = {
+    static const struct rise rises[RISES] = {
         {0, 5, 15},   {0, 12, 15},  {0, 33, 15},    {0, 33, 2},  {3, 36, 15},    {20, 58, 15},
         {-5, 33, 15}, {-30, 5, 15}, {-60, -25, 15}, {0, 90, 15}, {100, 137, 15}, {0, -40, 2},
     };
-    const struct options o = options_parse(argc, argv, "rise", SEEDS);
+    const uint64_t at = n * STEP;
+    test_rise(targets, count, types[at % TYPES], &sizes[at / TYPES % SIZES],
+              &rises[at / TYPES / SIZES % RISES], n);
+}
+
+int main(int argc, char **argv)
+{
+    const struct options o = options_parse(argc, argv, "rise", PROBLEMS);
     struct target targets[MOST_TARGETS];
     report_begin("rise");
     const int count = targets_open(targets, &o);
-    for (uint64_t seed = o.seed; seed < o.seed + (uint64_t)o.count; seed++) {
-        struct rng r = rng_seeded(seed);
-        for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
-            for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++)
-                for (size_t m = 0; m < sizeof rises / sizeof rises[0]; m++)
-                    test_rise(targets, count, types[t], &sizes[n], &rises[m], seed, &r);
-    }
+    for (uint64_t n = o.seed; n < o.seed + (uint64_t)o.count; n++)
+        test_problem(targets, count, n);
     targets_close(targets, count);
     return report_end();
 }
