@@ -83,6 +83,7 @@ INLINE vec sum_of(const struct block *t, int v)
     return vec_add(vec_load(t->l + v * VEC_N), vec_load(t->sum + v * VEC_N));
 }
 
+/* References of the lanes of vector v, with the limits that go with them. */
 INLINE void set_reference(struct block *t, int v, vec r)
 {
     vec_store(t->r + v * VEC_N, r);
