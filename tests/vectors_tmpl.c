@@ -59,7 +59,9 @@ static void zip(uint16_t *to, const uint16_t *first, const uint16_t *second)
 #define WORDS
 #endif
 
+enum { MOST = REAL_BITS == 32 ? 127 : 1023, STEPS_MOST = EXP2_BESIDE == 3 ? 126 : MOST };
+
 extern const struct vectors KERNEL(vectors);
 const struct vectors KERNEL(vectors) = {
     .lanes = VEC_N, .tanh = hyperbolic, .power = {power, power_by_steps, power_rough},
-    .mask = mask, .widen = WIDEN, .narrow = NARROW, WORDS};
+    .most = {MOST, STEPS_MOST, STEPS_MOST}, .mask = mask, .widen = WIDEN, .narrow = NARROW, WORDS};

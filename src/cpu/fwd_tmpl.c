@@ -127,11 +127,20 @@ INLINE bool settled(const struct block *t)
 /* Columns whose products have room for the probabilities of a vector of MR keys. */
 enum { BESIDE = MR / PAIR * DOT_COLUMNS };
 
-/* Whether probabilities are made beside the products of the next keys. A whole block is what there
- * have to be columns for, so that a row's do not depend on how many there are in its block. */
-INLINE bool goes_beside(const struct block *t)
+/* Whether probabilities are made in steps, as those are that go on beside products. It must not
+ * depend on how many rows there are in a block, so that a row's do not, either: a whole one is what
+ * there have to be columns for. */
+INLINE bool in_steps(const struct block *t)
 {
-    return EXP2_BESIDE && words(t->d) >= BESIDE * NV;
+    return EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
+}
+
+/* Whether they are made beside the products of the next keys. In two halves that pays for whole
+ * blocks, packed keys and sizes that are constants. */
+INLINE bool goes_beside(const struct block *t, const struct place *at)
+{
+    return EXP2_BESIDE == 3 ? (t->d == 64 || t->d == 128) && t->vectors == NV && !at->direct
+                            : in_steps(t);
 }
 
 /* Stores the probabilities p of MR keys of vector v, the first of them j; returns their sum. */
@@ -149,12 +158,12 @@ INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 INLINE vec exp_scores(struct block *t, int64_t j, int v)
 {
     const vec r = vec_load(t->r + v * VEC_N);
-    const bool beside = goes_beside(t);
+    const bool steps = in_steps(t);
     vec p[MR];
     UNROLL for (int i = 0; i < MR; i++) {
         const vec score = vec_load(t->s + (j + i) * BQ + v * VEC_N);
-        p[i] = beside ? exp2_by_steps(vec_sub(score, r), t->scale, PAIR > 1)
-                      : probability(score, t->scale, r);
+        p[i] = steps ? exp2_by_steps(vec_sub(score, r), t->scale, PAIR > 1)
+                     : probability(score, t->scale, r);
     }
     return add_keys(t, j, v, p);
 }
@@ -213,7 +222,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 /* That of MR keys from j on once more, as a reference has to be raised. */
 static NOINLINE void push_again(struct block *t, const struct place *at, int64_t j0, int64_t j)
 {
-    if (!goes_beside(t)) { /* else their scores are still there */
+    if (!goes_beside(t, at)) { /* else their scores are still there */
         if (t->vectors < NV)
             store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), HALF);
         else
@@ -258,8 +267,62 @@ INLINE void fetch_next(const struct block *t, int64_t j)
 }
 
 /* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the
- * MR keys before, a step of each word after a column, and the sums of these to `sums`. n words a
- * key, at least BESIDE nv. */
+ * MR keys before, and the sums of these to `sums`. n words a key, at least BESIDE nv. */
+#if EXP2_BESIDE == 3
+/* n columns from c on. */
+INLINE void dot_columns(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
+                        int64_t n, int nv)
+{
+    UNROLL_BY(1) for (int64_t m = 0; m < n; m++) {
+#ifdef VEC_COLUMN
+        if (nv == NV) {
+            vec_column(s, k + c + m, step, qt + (c + m) * BQ);
+            continue;
+        }
+#endif
+        dot_column(qt, s, k, step, c + m, nv);
+    }
+}
+
+/* Half of the work on each vector goes before some columns and half behind them. Beside the last
+ * columns there is none: what is behind them waits for the last probabilities. */
+INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
+                          const real *next, int64_t j, real *sums, int nv)
+{
+    const struct exponent scale = t->scale;
+    const real *const before = t->s + (j - MR) * BQ, *const qt = t->qt, *const r = t->r;
+    real *const p = t->p + (j - MR) * BQ;
+    const int64_t each = n / (MR * nv), line = LINE / (int64_t)sizeof(real);
+    vec s[MR][NV], sum[NV];
+    clear_products(s, nv);
+    UNROLL for (int v = 0; v < nv; v++)
+        sum[v] = vec_zero();
+    UNROLL_BY(1) for (int i = 0; i < MR; i++)
+        UNROLL for (int v = 0; v < nv; v++) {
+            const int at = i * BQ + v * VEC_N;
+            const int64_t c = (i * nv + v) * each;
+            const int64_t from = n * v / nv / line * line, to = n * (v + 1) / nv / line * line;
+            struct exp2_steps e;
+            fetch_ahead(next, i * n + from, (int)(to - from));
+            exp2_begin(&e, vec_sub(vec_load(before + at), vec_load(r + v * VEC_N)), scale, false);
+            vec_spill(&e.rest);
+            vec_spill(&e.power);
+            UNROLL_BY(1) for (int64_t m = 0; m < each / 2; m++) {
+                dot_columns(qt, s, keys, step, c + 2 * m, 1, nv);
+                dot_columns(qt, s, keys, step, c + 2 * m + 1, 1, nv);
+            }
+            dot_columns(qt, s, keys, step, c + each / 2 * 2, each % 2, nv);
+            const vec w = exp2_end(&e);
+            vec_store(p + at, w);
+            sum[v] = vec_add(sum[v], w);
+        }
+    UNROLL for (int v = 0; v < nv; v++)
+        vec_store(sums + v * VEC_N, sum[v]);
+    dot_columns(qt, s, keys, step, MR * nv * each, n % (MR * nv), nv);
+    keep_products(t->s + j * BQ, s, nv);
+}
+#else
+/* A step of each word after a column. */
 INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
                           const real *next, int64_t j, real *sums, int nv)
 {
@@ -300,31 +363,7 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
     dot_from(t->qt, s, keys, step, c, n, next, nv);
     keep_products(t->s + j * BQ, s, nv);
 }
-
-/* That for common sizes and for any: functions, so that compilers find registers for each. */
-static NOINLINE void dot_and_weigh_64(struct block *t, const real *keys, const real *next,
-                                      int64_t j, real *sums)
-{
-    dot_and_weigh(t, keys, 64 / PAIR, 64 / PAIR, next, j, sums, NV);
-}
-
-static NOINLINE void dot_and_weigh_128(struct block *t, const real *keys, const real *next,
-                                       int64_t j, real *sums)
-{
-    dot_and_weigh(t, keys, 128 / PAIR, 128 / PAIR, next, j, sums, NV);
-}
-
-static NOINLINE void dot_and_weigh_any(struct block *t, const real *keys, int64_t step,
-                                       const real *next, int64_t j, real *sums)
-{
-    dot_and_weigh(t, keys, step, words(t->d), next, j, sums, NV);
-}
-
-static NOINLINE void dot_and_weigh_half(struct block *t, const real *keys, int64_t step,
-                                        const real *next, int64_t j, real *sums)
-{
-    dot_and_weigh(t, keys, step, words(t->d), next, j, sums, HALF);
-}
+#endif
 
 /* Adds the sums of the probabilities of MR keys from j on, unless a reference has to be raised. */
 INLINE void take_sums(struct block *t, const struct place *at, int64_t j0, int64_t j,
@@ -369,14 +408,7 @@ INLINE void push_beside(struct block *t, const struct place *at, int64_t j0, int
     for (j += MR; j < j1; j += MR) {
         const real *const keys = at->keys + j * step, *next = at->direct ? t->qt : keys + ahead;
         fetch_beside(t, at, j, j1);
-        if (nv < NV)
-            dot_and_weigh_half(t, keys, step, next, j, sums);
-        else if (n == 64 / PAIR && step == n)
-            dot_and_weigh_64(t, keys, next, j, sums);
-        else if (n == 128 / PAIR && step == n)
-            dot_and_weigh_128(t, keys, next, j, sums);
-        else
-            dot_and_weigh_any(t, keys, step, next, j, sums);
+        dot_and_weigh(t, keys, step, n, next, j, sums, nv);
         UNROLL for (int v = 0; v < nv; v++)
             sum[v] = vec_load(sums + v * VEC_N);
         take_sums(t, at, j0, j - MR, sum, nv);
@@ -387,6 +419,31 @@ INLINE void push_beside(struct block *t, const struct place *at, int64_t j0, int
     UNROLL for (int v = 0; v < nv; v++)
         sum[v] = exp_scores(t, j - MR, v);
     take_sums(t, at, j0, j - MR, sum, nv);
+}
+
+/* That for common sizes and for any: functions, so that compilers find registers for each. */
+static NOINLINE void push_beside_64(struct block *t, const struct place *at, int64_t j0, int64_t j,
+                                    int64_t j1)
+{
+    push_beside(t, at, j0, j, j1, 64 / PAIR, 64 / PAIR, NV);
+}
+
+static NOINLINE void push_beside_128(struct block *t, const struct place *at, int64_t j0,
+                                     int64_t j, int64_t j1)
+{
+    push_beside(t, at, j0, j, j1, 128 / PAIR, 128 / PAIR, NV);
+}
+
+static NOINLINE void push_beside_any(struct block *t, const struct place *at, int64_t j0,
+                                     int64_t j, int64_t j1)
+{
+    push_beside(t, at, j0, j, j1, at->key_step, words(t->d), NV);
+}
+
+static NOINLINE void push_beside_half(struct block *t, const struct place *at, int64_t j0,
+                                      int64_t j, int64_t j1)
+{
+    push_beside(t, at, j0, j, j1, at->key_step, words(t->d), HALF);
 }
 
 /* The same where scores never leave the registers. */
@@ -406,7 +463,8 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
             const vec r = vec_load(t->r + v * VEC_N);
             vec p[MR];
             UNROLL for (int i = 0; i < MR; i++)
-                p[i] = vec_exp2(vec_sub(s[i][v], r), t->scale);
+                p[i] = EXP2_BESIDE == 3 ? exp2_all_steps(vec_sub(s[i][v], r), t->scale, false)
+                                        : vec_exp2(vec_sub(s[i][v], r), t->scale);
             sum[v] = add_keys(t, j, v, p);
         }
         take_sums(t, at, j0, j, sum, nv);
@@ -525,8 +583,14 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
     if (t->shaped)
         push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
-    else if (goes_beside(t))
-        push_beside(t, at, j0, whole.lo, whole.hi, step, words, nv);
+    else if (goes_beside(t, at) && nv < NV)
+        push_beside_half(t, at, j0, whole.lo, whole.hi);
+    else if (goes_beside(t, at) && words == 64 / PAIR && step == words)
+        push_beside_64(t, at, j0, whole.lo, whole.hi);
+    else if (goes_beside(t, at) && words == 128 / PAIR && step == words)
+        push_beside_128(t, at, j0, whole.lo, whole.hi);
+    else if (goes_beside(t, at))
+        push_beside_any(t, at, j0, whole.lo, whole.hi);
     else
         push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
     push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);

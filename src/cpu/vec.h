@@ -31,9 +31,9 @@
  *                         it is infinite or NaN. The lowest bits of i's representation count
  *                         these multiples
  *   EXP2_FACTOR, vec_power_times_factor(i)
- *                         where exponentials go on beside products (f32 with EXP2_BITS 5 only):
- *                         EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, at most EXP2_FACTOR 2^128,
- *                         made without a multiplication; i as for vec_power
+ *                         where exponentials go on beside products (f32 with EXP2_BITS 5 or 3
+ *                         only): EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, made without a
+ *                         multiplication; of n above 125 any large number; i as for vec_power
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
@@ -46,6 +46,10 @@
  *   vec_sums(r)           lane i: the sum of all lanes of r[i], i < VEC_N
  *   vec_keep              keeps a loaded vector in a register, so that the compiler does not fold
  *                         the load into each use: the arithmetic would then wait for load ports
+ *   vec_spill             leaves a vector in memory until it is used (AVX2 only)
+ *   VEC_COLUMN, vec_column(s, k, step, q)
+ *                         where compilers need it written out: s[r][v] += k[r step] times vector v
+ *                         of q, r < MR, v < NV
  *
  * Each function is the instruction it names, or the few that make it: nothing here depends on the
  * algorithm.
@@ -89,6 +93,11 @@
 
 #ifndef EXP2_BITS
 #define EXP2_BITS 0
+#endif
+#ifdef EXP2_FACTOR
+#define EXP2_BESIDE EXP2_BITS /* which form of exponentials goes on beside products; 0: none */
+#else
+#define EXP2_BESIDE 0
 #endif
 
 INLINE vec vec_zero(void) { return vec_set(0); }
@@ -196,24 +205,25 @@ INLINE vec vec_exp2(vec x, struct exponent c)
 }
 
 /*
- * 2^(x c.by) for any x, and 0 below 2^(EXP2_LOW + 1), in steps that leave room for other work
- * between them. NaN stays, 2^0 is exactly 1. Without an EXP2_FACTOR the first step makes it all.
+ * 2^(x c.by), and 0 below 2^(EXP2_LOW + 1), in steps that leave room for other work between them.
+ * NaN stays, 2^0 is exactly 1; where the exponent is below -2^60 it may be NaN, too. Without an
+ * EXP2_FACTOR the first step makes it all.
  *
- * With it there are few multiplications, as what goes on beside products should have: half of the
- * exponent is n / 2 + u, n a multiple of 2^-EXP2_BITS and u made from x in one rounding, as above,
- * and 2^(2 u) is EXP2_FACTOR times (u + c)^2 + d, minimax to 2^-24.2 of it; 2^n has the factor in
- * it already. All roundings together come to 2^-22. rough: the exponent is rounded, too, to 2^-24
- * of it, which takes a multiplication less: for what becomes numbers of 16 bits.
+ * With it there are few multiplications, as what goes on beside products should have. With 5 bits
+ * half of the exponent is n / 2 + u, n a multiple of 2^-EXP2_BITS and u made from x in one
+ * rounding, as above, and 2^(2 u) is EXP2_FACTOR times (u + c)^2 + d, minimax to 2^-24.2 of it; 2^n
+ * has the factor in it already. With 3 bits a quarter of it is n / 4 + u, and 2^(4 u) the factor
+ * times ((u + c) u + d) u + e, to 2^-25.2. All roundings together come to 2^-22. rough: the
+ * exponent is rounded, too, to 2^-24 of it, which takes a multiplication less: for what becomes
+ * numbers of 16 bits, with 5 bits.
  */
 struct exp2_steps {
     vec x, power; /* x, or half of the exponent where it is rounded */
-    vec rest;   /* n / 2 and a shift; u + c; its square and d */
+    vec rest;   /* n / 2 and a shift; u + c; its square and d. With 3 bits: u */
     vmask none; /* lanes that are 0, whatever the rest is */
 };
 
-#ifdef EXP2_FACTOR
-enum { EXP2_BESIDE = 1 };
-
+#if EXP2_BESIDE == 5
 /* Added to n / 2, leaves n 2^EXP2_BITS in the low bits. */
 static const real EXP2_SHIFT = (real)((int64_t)3 << (21 - EXP2_BITS));
 /* These two belong to EXP2_FACTOR: they are minimax with it only. */
@@ -253,30 +263,62 @@ INLINE vec exp2_end(const struct exp2_steps *e)
 }
 
 #else
-enum { EXP2_BESIDE = 0 };
-
-INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool rough)
-{
-    (void)rough;
-    e->rest = vec_exp2(exp2_argument(x, c), c);
-}
-
 INLINE void exp2_split(struct exp2_steps *e, struct exponent c, bool rough)
 {
     (void)e, (void)c, (void)rough;
 }
 
 INLINE void exp2_square(struct exp2_steps *e) { (void)e; }
+
+#if EXP2_BESIDE == 3
+/* Added to n / 4, leaves n 2^EXP2_BITS in the low bits. */
+static const real EXP2_SHIFT = (real)((int64_t)3 << (20 - EXP2_BITS));
+/* These three belong to EXP2_FACTOR. */
+static const real EXP2_C = (real)0x1.15127cp+0, EXP2_D = (real)0x1.8faddp-1,
+                  EXP2_E = (real)0x1.204eb2p-2;
+
+INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool rough)
+{
+    const vec by = vec_set(c.by / 4), shift = vec_set(EXP2_SHIFT);
+    const vec shifted = vec_fma(x, by, shift), quarter = vec_sub(shifted, shift);
+    (void)rough;
+    e->rest = vec_fms(x, by, quarter);
+    const vmask none = vec_lt(quarter, vec_set((real)(EXP2_LOW + 1) / 4));
+    e->power = vec_unless(none, vec_power_times_factor(shifted));
+}
+
+INLINE vec exp2_end(const struct exp2_steps *e)
+{
+    vec q = vec_add(e->rest, vec_set(EXP2_C));
+    q = vec_fma(q, e->rest, vec_set(EXP2_D));
+    q = vec_fma(q, e->rest, vec_set(EXP2_E));
+    return vec_mul(q, e->power);
+}
+
+#else
+INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool rough)
+{
+    (void)rough;
+    e->rest = vec_exp2(exp2_argument(x, c), c);
+}
+
 INLINE vec exp2_end(const struct exp2_steps *e) { return e->rest; }
 #endif
+#endif
 
-INLINE vec exp2_by_steps(vec x, struct exponent c, bool rough)
+INLINE vec exp2_all_steps(vec x, struct exponent c, bool rough)
 {
     struct exp2_steps e;
     exp2_begin(&e, x, c, rough);
     exp2_split(&e, c, rough);
     exp2_square(&e);
     return exp2_end(&e);
+}
+
+/* The same for any x. */
+INLINE vec exp2_by_steps(vec x, struct exponent c, bool rough)
+{
+    return exp2_all_steps(exp2_argument(x, c), c, rough);
 }
 
 /* tanh x = E / (E + 2), E = e^(2 |x|) - 1 with the sign of x. E is 2^n e + (2^n - 1), e = e^r - 1
