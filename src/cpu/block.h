@@ -177,6 +177,7 @@ INLINE void dot_from(const real *qt, vec s[MR][NV], const real *k, int64_t step,
         UNROLL_BY(1) for (int i = 0; i < DOT_COLUMNS; i++)
             dot_column(qt, s, k, step, c + i, nv);
     }
+    /* so that a compiler knows how few there are */
     for (int64_t left = (n - c) % DOT_COLUMNS; left > 0; left--, c++)
         dot_column(qt, s, k, step, c, nv);
 }

@@ -266,8 +266,6 @@ INLINE void fetch_next(const struct block *t, int64_t j)
     }
 }
 
-/* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the
- * MR keys before, and the sums of these to `sums`. n words a key, at least BESIDE nv. */
 #if EXP2_BESIDE == 3
 /* n columns from c on. */
 INLINE void dot_columns(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
@@ -284,8 +282,10 @@ INLINE void dot_columns(const real *qt, vec s[MR][NV], const real *k, int64_t st
     }
 }
 
-/* Half of the work on each vector goes before some columns and half behind them. Beside the last
- * columns there is none: what is behind them waits for the last probabilities. */
+/* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the
+ * MR keys before, and the sums of these to `sums`. n words a key. Half of the work on each vector
+ * goes before some columns and half behind them. Beside the last columns there is none: the branch
+ * of take_sums() waits for the last probabilities. */
 INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
                           const real *next, int64_t j, real *sums, int nv)
 {
@@ -299,12 +299,12 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
         sum[v] = vec_zero();
     UNROLL_BY(1) for (int i = 0; i < MR; i++)
         UNROLL for (int v = 0; v < nv; v++) {
-            const int at = i * BQ + v * VEC_N;
+            const int lane = i * BQ + v * VEC_N;
             const int64_t c = (i * nv + v) * each;
             const int64_t from = n * v / nv / line * line, to = n * (v + 1) / nv / line * line;
             struct exp2_steps e;
             fetch_ahead(next, i * n + from, (int)(to - from));
-            exp2_begin(&e, vec_sub(vec_load(before + at), vec_load(r + v * VEC_N)), scale, false);
+            exp2_begin(&e, vec_sub(vec_load(before + lane), vec_load(r + v * VEC_N)), scale, false);
             vec_spill(&e.rest);
             vec_spill(&e.power);
             UNROLL_BY(1) for (int64_t m = 0; m < each / 2; m++) {
@@ -313,7 +313,7 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
             }
             dot_columns(qt, s, keys, step, c + each / 2 * 2, each % 2, nv);
             const vec w = exp2_end(&e);
-            vec_store(p + at, w);
+            vec_store(p + lane, w);
             sum[v] = vec_add(sum[v], w);
         }
     UNROLL for (int v = 0; v < nv; v++)
@@ -322,7 +322,7 @@ INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64
     keep_products(t->s + j * BQ, s, nv);
 }
 #else
-/* A step of each word after a column. */
+/* The same with a step of each word after a column; at least BESIDE nv words a key. */
 INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
                           const real *next, int64_t j, real *sums, int nv)
 {
@@ -576,21 +576,21 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
     const struct attn_range whole = whole_part(t, n, j0, j1);
-    const bool part = whole.hi - whole.lo < j1 - j0;
+    const bool part = whole.hi - whole.lo < j1 - j0, beside = goes_beside(t, at);
 
     if (part)
         see_tile(t, k0);
     push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
     if (t->shaped)
         push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
-    else if (goes_beside(t, at) && nv < NV)
-        push_beside_half(t, at, j0, whole.lo, whole.hi);
-    else if (goes_beside(t, at) && words == 64 / PAIR && step == words)
+    else if (beside && nv == NV && words == 64 / PAIR && step == words)
         push_beside_64(t, at, j0, whole.lo, whole.hi);
-    else if (goes_beside(t, at) && words == 128 / PAIR && step == words)
+    else if (beside && nv == NV && words == 128 / PAIR && step == words)
         push_beside_128(t, at, j0, whole.lo, whole.hi);
-    else if (goes_beside(t, at))
+    else if (beside && EXP2_BESIDE == 5 && nv == NV)
         push_beside_any(t, at, j0, whole.lo, whole.hi);
+    else if (beside && EXP2_BESIDE == 5)
+        push_beside_half(t, at, j0, whole.lo, whole.hi);
     else
         push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
     push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);

@@ -33,7 +33,7 @@
  *   EXP2_FACTOR, vec_power_times_factor(i)
  *                         where exponentials go on beside products (f32 with EXP2_BITS 5 or 3
  *                         only): EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, made without a
- *                         multiplication; of n above 125 any large number; i as for vec_power
+ *                         multiplication; of n above 125 a large number or NaN; i as for vec_power
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
@@ -153,8 +153,8 @@ INLINE struct exponent exponent_of(double scale)
     return e;
 }
 
-/* The argument of vec_exp2() for an x that may be -inf, or so far below 0 that its multiple is;
- * only where there is a vec_power it is needed. */
+/* The argument of vec_exp2() or exp2_begin() for an x that may be -inf, or so far below 0 that its
+ * multiple is; only where there is a vec_power it is needed. */
 INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
 
 /* 2^(x c.by), and 0 from c.low down, or, where there is a vec_power, one power above: 2^n, n a
@@ -218,8 +218,10 @@ INLINE vec vec_exp2(vec x, struct exponent c)
  * numbers of 16 bits, with 5 bits.
  */
 struct exp2_steps {
-    vec x, power; /* x, or half of the exponent where it is rounded */
-    vec rest;   /* n / 2 and a shift; u + c; its square and d. With 3 bits: u */
+    vec power; /* 2^n with the factor; with 3 bits 0 where the result is */
+    vec rest;  /* n / 2 and a shift; u + c; its square and d. With 3 bits u */
+    /* With 5 bits only: */
+    vec x;      /* x, or half of the exponent where it is rounded */
     vmask none; /* lanes that are 0, whatever the rest is */
 };
 
@@ -306,6 +308,7 @@ INLINE vec exp2_end(const struct exp2_steps *e) { return e->rest; }
 #endif
 #endif
 
+/* All steps. */
 INLINE vec exp2_all_steps(vec x, struct exponent c, bool rough)
 {
     struct exp2_steps e;
@@ -315,7 +318,7 @@ INLINE vec exp2_all_steps(vec x, struct exponent c, bool rough)
     return exp2_end(&e);
 }
 
-/* The same for any x. */
+/* All steps, for any x. */
 INLINE vec exp2_by_steps(vec x, struct exponent c, bool rough)
 {
     return exp2_all_steps(exp2_argument(x, c), c, rough);

@@ -146,17 +146,43 @@ INLINE vec vec_power(vec i, vec n)
     return _mm256_and_ps(above, _mm256_castsi256_ps(power));
 }
 
-/* The same for roots times EXP2_FACTOR; too large an exponent counts as 126. */
+/* The same for roots times EXP2_FACTOR; too large an exponent gives NaN. */
 #define EXP2_FACTOR 0x1.c6a038p+1f
 INLINE vec vec_power_times_factor(vec i)
 {
-    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48c00000 + (126 << EXP2_BITS) };
+    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48c00000 + (127 << EXP2_BITS) };
     const __m256i roots = _mm256_setr_epi32(0x4063501c, 0x4067e2f2, 0x4067293c, 0x406364ea,
                                             0x4060bc09, 0x405f4840, 0x405f2589, 0x40607266);
     const __m256i k = _mm256_min_epi32(_mm256_castps_si256(i), _mm256_set1_epi32(MOST));
     const __m256i root = _mm256_permutevar8x32_epi32(roots, k);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(k, SHIFT), root));
 }
+
+/* 12 sums, 3 vectors and a broadcast fill the registers: with anything else between columns,
+ * compilers keep some of the sums in memory. */
+#if defined(__x86_64__) && !defined(__ILP32__)
+#define VEC_COLUMN
+#define TIMES_ROW(row, a, b, c)                                                                    \
+    "vbroadcastss " row ", %%ymm15\n\t"                                                            \
+    "vfmadd231ps %%ymm12, %%ymm15, %" #a "\n\t"                                                    \
+    "vfmadd231ps %%ymm13, %%ymm15, %" #b "\n\t"                                                    \
+    "vfmadd231ps %%ymm14, %%ymm15, %" #c "\n\t"
+INLINE void vec_column(vec s[MR][NV], const real *k, int64_t step, const real *q)
+{
+    __asm__("vmovups (%12), %%ymm12\n\t"
+            "vmovups 32(%12), %%ymm13\n\t"
+            "vmovups 64(%12), %%ymm14\n\t"
+            TIMES_ROW("(%13)", 0, 1, 2)
+            TIMES_ROW("(%13,%14)", 3, 4, 5)
+            TIMES_ROW("(%13,%14,2)", 6, 7, 8)
+            TIMES_ROW("(%15)", 9, 10, 11)
+            : "+x"(s[0][0]), "+x"(s[0][1]), "+x"(s[0][2]), "+x"(s[1][0]), "+x"(s[1][1]),
+              "+x"(s[1][2]), "+x"(s[2][0]), "+x"(s[2][1]), "+x"(s[2][2]), "+x"(s[3][0]),
+              "+x"(s[3][1]), "+x"(s[3][2])
+            : "r"(q), "r"(k), "r"(step * (int64_t)sizeof *k), "r"(k + 3 * step)
+            : "xmm12", "xmm13", "xmm14", "xmm15", "memory");
+}
+#endif
 
 #else
 typedef double real;
@@ -219,37 +245,6 @@ INLINE vec vec_sums(const vec r[VEC_N])
 
 INLINE void vec_keep(vec *a) { __asm__("" : "+x"(*a)); }
 INLINE void vec_spill(vec *a) { __asm__("" : "+m"(*a)); }
-
-/* 12 sums, 3 vectors and a broadcast fill the registers: with anything else between columns,
- * compilers keep some of the sums in memory. */
-#if defined(__x86_64__) && !defined(__ILP32__)
-#define VEC_COLUMN
-#define TIMES_ROW_(type, row, a, b, c)                                                             \
-    "vbroadcasts" type " " row ", %%ymm15\n\t"                                                     \
-    "vfmadd231p" type " %%ymm12, %%ymm15, %" #a "\n\t"                                             \
-    "vfmadd231p" type " %%ymm13, %%ymm15, %" #b "\n\t"                                             \
-    "vfmadd231p" type " %%ymm14, %%ymm15, %" #c "\n\t"
-#if REAL_BITS == 32
-#define TIMES_ROW(row, a, b, c) TIMES_ROW_("s", row, a, b, c)
-#else
-#define TIMES_ROW(row, a, b, c) TIMES_ROW_("d", row, a, b, c)
-#endif
-INLINE void vec_column(vec s[MR][NV], const real *k, int64_t step, const real *q)
-{
-    __asm__("vmovups (%12), %%ymm12\n\t"
-            "vmovups 32(%12), %%ymm13\n\t"
-            "vmovups 64(%12), %%ymm14\n\t"
-            TIMES_ROW("(%13)", 0, 1, 2)
-            TIMES_ROW("(%13,%14)", 3, 4, 5)
-            TIMES_ROW("(%13,%14,2)", 6, 7, 8)
-            TIMES_ROW("(%15)", 9, 10, 11)
-            : "+x"(s[0][0]), "+x"(s[0][1]), "+x"(s[0][2]), "+x"(s[1][0]), "+x"(s[1][1]),
-              "+x"(s[1][2]), "+x"(s[2][0]), "+x"(s[2][1]), "+x"(s[2][2]), "+x"(s[3][0]),
-              "+x"(s[3][1]), "+x"(s[3][2])
-            : "r"(q), "r"(k), "r"(step * (int64_t)sizeof *k), "r"(k + 3 * step)
-            : "xmm12", "xmm13", "xmm14", "xmm15", "memory");
-}
-#endif
 
 /* Words of 32 bits, then the half of one that may be left. */
 #define VEC_LOAD_SOME
