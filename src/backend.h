@@ -30,6 +30,8 @@ struct attn_settings {
     void *stream;
     attn_allocator allocator; /* both functions set */
     struct attn_ferry *ferry; /* of the context; null: none is kept */
+    uintptr_t *keys; /* of the context: where the keys of the cpu backend's last call lay; null:
+                        nothing is kept */
 };
 
 /* A backend's answer to a problem. */

@@ -88,6 +88,7 @@ static attn_status settings_init(struct attn_settings *s, const attn_options *o,
     s->isa = attn_isa_best();
     s->stream = o->stream;
     s->ferry = NULL;
+    s->keys = NULL;
     s->allocator = o->allocator;
     if (!s->allocator.alloc) {
         s->allocator.alloc = default_alloc;
@@ -142,6 +143,8 @@ attn_status attn_context_create(attn_context **context, const attn_options *opti
     c->settings = settings;
     c->ferry = (struct attn_ferry){.bytes = 0};
     c->settings.ferry = &c->ferry;
+    c->keys = 0;
+    c->settings.keys = &c->keys;
     c->message.text[0] = 0;
     *context = c;
     return ATTN_OK;

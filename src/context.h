@@ -9,6 +9,7 @@ struct attn_context {
     struct attn_settings settings;
     struct attn_message message;
     struct attn_ferry ferry;
+    uintptr_t keys;
 };
 
 /* The context of one call: the caller's, or for null one made of the defaults. Clears

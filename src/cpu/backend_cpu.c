@@ -74,10 +74,20 @@ static void plan(const struct attn_settings *s, const struct attn_problem *p,
         plan_backward(s, p, plan);
 }
 
+/* Whether the context's last call had the same keys; notes these. */
+static bool had_keys(const struct attn_settings *s, const struct attn_problem *p)
+{
+    const uintptr_t keys = (uintptr_t)p->k.data;
+    const bool same = s->keys && *s->keys == keys;
+    if (s->keys)
+        *s->keys = keys;
+    return same;
+}
+
 static attn_status run(const struct attn_settings *s, const struct attn_problem *p,
                        const struct attn_plan *plan, void *workspace, struct attn_message *m)
 {
-    (void)s, (void)m;
+    (void)m;
     attn_clear_unused_rows(p);
     if (p->pass == ATTN_PASS_BACKWARD) {
         struct attn_backward_plan back;
@@ -86,6 +96,7 @@ static attn_status run(const struct attn_settings *s, const struct attn_problem 
     } else if (p->heads_q > 0 && p->query.max > 0) {
         struct attn_schedule schedule;
         memcpy(&schedule, plan->layout, sizeof schedule);
+        schedule.asks = attn_schedule_asks(p, had_keys(s, p));
         attn_schedule_run(&schedule, p, plan->kernel_set, workspace);
     }
     return ATTN_OK;

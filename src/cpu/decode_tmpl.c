@@ -106,15 +106,18 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
 
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
 {
-    enum { NEAR = 16000, AHEAD = 8192 }; /* bytes of keys: in a run; to be on their way */
+    /* Bytes of keys: in a run, of all its heads and at least of one; to be on their way. */
+    enum { NEAR = 16000, LEAST = 8192, AHEAD = 8192 };
     const struct attn_problem *p = t->u->p;
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
-    const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
+    const int64_t key = t->d * (int64_t)sizeof(elem), token = (by_token ? heads : 1) * key;
     /* Short runs where several groups read the keys, or memory is asked for beside them. */
-    const bool again = t->groups > 1 || t->u->asks != ATTN_ASKS_NOTHING;
+    const bool asks = t->u->asks != ATTN_ASKS_NOTHING, again = t->groups > 1 && !t->narrow;
     const int64_t most = t->narrow ? turned_keys(t) : RUN;
-    const int64_t keys = again ? min64(most, round_up(1 + NEAR / token, VEC_N)) : most;
+    const int64_t some = 1 + NEAR / token, least = LEAST / (asks ? 2 : 1) / key;
+    const int64_t few = round_up(some > least ? some : least, VEC_N);
+    const int64_t keys = again || asks ? min64(most, few) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
     struct run run;
     struct seen seen;

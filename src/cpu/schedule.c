@@ -174,11 +174,9 @@ static double fair_of(const struct attn_problem *p, int32_t threads)
     return threads == 1 ? pairs : pairs * (double)p->heads_kv / (3 * (double)threads);
 }
 
-/* Few keys and values are in the second cache when they have been used before, and so near that to
- * ask for them takes longer than to wait. */
-static enum attn_asks asks_of(const struct attn_problem *p)
+enum attn_asks attn_schedule_asks(const struct attn_problem *p, bool same_keys)
 {
-    const double near = 1 << 20; /* bytes */
+    const double near = same_keys ? 1 << 23 : 1 << 20; /* bytes */
     const struct attn_axis *a = &p->key;
     const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
     const double bytes = keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
@@ -224,7 +222,7 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
         return false;
     s->threads = attn_team_threads(work_of(p, kernel), threads);
     s->fair = fair_of(p, s->threads);
-    s->asks = asks_of(p);
+    s->asks = attn_schedule_asks(p, false);
     if (!plan_slots(s, p, kernel, units))
         return false;
     if (s->slots < s->threads && s->slots < units) { /* threads without one help by blocks */

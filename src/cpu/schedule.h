@@ -31,6 +31,11 @@ struct attn_schedule {
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
                         const struct attn_cpu_kernel *kernel, int32_t threads);
 
+/* What a call had better ask memory for. Few keys and values are in the second cache when they have
+ * been used before, more of them in the third if the call before had the same, and so near that to
+ * ask for them takes longer than to wait. */
+enum attn_asks attn_schedule_asks(const struct attn_problem *p, bool same_keys);
+
 /* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. */
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
                        const struct attn_cpu_kernel *kernel, void *workspace);
