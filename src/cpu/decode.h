@@ -17,8 +17,9 @@ enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { GROUPS = ROWS };
 enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
 
-/* Numbers of a narrow head, at most: of many keys, of any. */
-enum { NARROW = VEC_N < 8 ? 12 : 24, ALWAYS_NARROW = 12, MANY_KEYS = 256 };
+/* Numbers of a narrow head, at most: of many keys, of some, of any; and what many and some are. */
+enum { NARROW = VEC_N < 8 ? 12 : 24, OFTEN_NARROW = VEC_N < 8 ? 12 : 20, ALWAYS_NARROW = 12 };
+enum { MANY_KEYS = 256, SOME_KEYS = 128 };
 
 /* Scratch: for each head of the item its queries as words and its state. */
 struct head {
@@ -94,13 +95,21 @@ static int64_t head_reals(const struct item *t)
 }
 
 /* Whether to turn keys and values pays: few rows had better read them as they lie, above all where
- * keys are few or heads nearly fill a vector. More rows never make a head less narrow. */
+ * keys are few or heads fill a vector, or nearly. More rows never make a head less narrow, nor do
+ * more keys. */
 static bool is_narrow(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    if (nk < MANY_KEYS || (REAL_BITS == 64 && rows < 3))
-        return width <= ALWAYS_NARROW && width < 3 * rows;
-    return width <= NARROW && width <= (width > ALWAYS_NARROW ? 3 : 4) * rows;
+    const bool same_type = sizeof(elem) == sizeof(real), fills = width % VEC_N == 0;
+    if (width <= ALWAYS_NARROW) {
+        const bool few = nk < MANY_KEYS || (REAL_BITS == 64 && rows < 3);
+        return few ? width < 3 * rows : width <= 4 * rows;
+    }
+    if (LANES == VEC_N && same_type && fills)
+        return false;
+    if (REAL_BITS == 64)
+        return nk >= MANY_KEYS && width <= NARROW && width <= 3 * rows;
+    return nk >= SOME_KEYS && width <= (nk < MANY_KEYS ? OFTEN_NARROW : NARROW) && rows > MOST_RB;
 }
 
 /* For rows that have nk keys; with more keys an item takes no less memory. */

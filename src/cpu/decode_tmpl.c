@@ -16,25 +16,31 @@
  * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
  * turned than packed, which the tiled form does if type or width ask for it. Where those lanes are
  * one vector's a block of so few rows loads each number of a key for a single product, and one of
- * more is twice as wide: some more rows had better be here, above all of keys that are far, or many
- * and turned. What else makes the tiled form pack is where keys lie and what hides them, on which
- * no result may depend.
+ * more is twice as wide: some more rows had better be here where heads are wide, but fewer where
+ * vectors would be partly empty and tiles need no packing. What else makes the tiled form pack is
+ * where keys lie and what hides them, on which no result may depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
-    const bool packs = !same_type || p->head_dim_v < MR;
+    const bool packs = !same_type || p->head_dim_v < MR, far = are_more(p, nk, FAR_BYTES);
     const bool turns = nk >= MANY_KEYS && is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
-    const bool wide = p->head_dim >= 4 * VEC_N;
-    const bool most = wide ? p->head_dim >= 8 * VEC_N && are_more(p, nk, FAR_BYTES)
-                           : nk >= 2 * MANY_KEYS;
+    const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
     if (turns && packs && more && REAL_BITS == 64)
         return ROWS;
-    if (wide || (turns && packs))
-        return !more ? FEW : most ? WIDE_ROWS : FEW * 5 / 4;
-    if (p->head_dim < VEC_N && nk < 64)
+    if (turns && packs)
+        return !more ? FEW : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
+    if (d >= 4 * VEC_N)
+        return more ? WIDE_ROWS : FEW;
+    if (more && REAL_BITS == 64 && d > 2 * VEC_N)
+        return far ? WIDE_ROWS : FEW * 7 / 8;
+    if (d < VEC_N && nk < 64)
         return FEW * 3 / 8;
-    return (same_type && p->head_dim > 28) || (more && turns) ? FEW * 6 / 8 : FEW * 5 / 8;
+    if (more && turns)
+        return far ? FEW * 6 / 8 : FEW * 5 / 8;
+    if (same_type && d > 28 && (!more || far || 6 * whole <= 7 * d))
+        return FEW * 6 / 8;
+    return FEW * 5 / 8;
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
@@ -46,9 +52,10 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const bool widest = same_type && p->head_dim >= 4 * VEC_N;
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
+    const bool more = same_type && LANES == VEC_N && REAL_BITS == 32 && p->head_dim > VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
     if (past_half > 0)
-        return (wide || many) && past_half <= FEW / 8 ? past_half : 0;
+        return (wide || many) && past_half <= FEW / (more ? 4 : 8) ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4
                          : wide || (many && same_type)  ? FEW * (far ? 3 : 4) / 8
                          : many || p->head_dim >= VEC_N ? FEW / 4
@@ -107,7 +114,7 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
 {
     /* Bytes of keys: in a run, of all its heads and at least of one; to be on their way. */
-    enum { NEAR = 16000, LEAST = 8192, AHEAD = 8192 };
+    enum { NEAR = 16000, LEAST = 8192, LEAST_ASKED = 4096, AHEAD = 8192 };
     const struct attn_problem *p = t->u->p;
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
@@ -115,7 +122,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     /* Short runs where several groups read the keys, or memory is asked for beside them. */
     const bool asks = t->u->asks != ATTN_ASKS_NOTHING, again = t->groups > 1 && !t->narrow;
     const int64_t most = t->narrow ? turned_keys(t) : RUN;
-    const int64_t some = 1 + NEAR / token, least = LEAST / (asks ? 2 : 1) / key;
+    const int64_t some = 1 + NEAR / token, least = (asks ? LEAST_ASKED : LEAST) / key;
     const int64_t few = round_up(some > least ? some : least, VEC_N);
     const int64_t keys = again || asks ? min64(most, few) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);

@@ -176,7 +176,7 @@ static double fair_of(const struct attn_problem *p, int32_t threads)
 
 enum attn_asks attn_schedule_asks(const struct attn_problem *p, bool same_keys)
 {
-    const double near = same_keys ? 1 << 23 : 1 << 20; /* bytes */
+    const double near = same_keys ? 1 << 22 : 1 << 20; /* bytes */
     const struct attn_axis *a = &p->key;
     const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
     const double bytes = keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
