@@ -96,8 +96,7 @@ static attn_status run(const struct attn_settings *s, const struct attn_problem 
     } else if (p->heads_q > 0 && p->query.max > 0) {
         struct attn_schedule schedule;
         memcpy(&schedule, plan->layout, sizeof schedule);
-        schedule.asks = attn_schedule_asks(p, had_keys(s, p));
-        attn_schedule_run(&schedule, p, plan->kernel_set, workspace);
+        attn_schedule_run(&schedule, p, plan->kernel_set, had_keys(s, p), workspace);
     }
     return ATTN_OK;
 }

@@ -27,6 +27,7 @@ struct job {
     const struct attn_schedule *s;
     const struct attn_problem *p;
     const struct attn_cpu_kernel *kernel;
+    enum attn_asks asks;
     const int64_t *order; /* sequences by falling work */
     struct slot *slots;
     char *scratch, *weights;
@@ -174,7 +175,10 @@ static double fair_of(const struct attn_problem *p, int32_t threads)
     return threads == 1 ? pairs : pairs * (double)p->heads_kv / (3 * (double)threads);
 }
 
-enum attn_asks attn_schedule_asks(const struct attn_problem *p, bool same_keys)
+/* Few keys and values are in the second cache when they have been used before, more of them in the
+ * third if the call before had the same, and so near that to ask for them takes longer than to
+ * wait. */
+static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
 {
     const double near = same_keys ? 1 << 22 : 1 << 20; /* bytes */
     const struct attn_axis *a = &p->key;
@@ -222,7 +226,6 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
         return false;
     s->threads = attn_team_threads(work_of(p, kernel), threads);
     s->fair = fair_of(p, s->threads);
-    s->asks = attn_schedule_asks(p, false);
     if (!plan_slots(s, p, kernel, units))
         return false;
     if (s->slots < s->threads && s->slots < units) { /* threads without one help by blocks */
@@ -313,7 +316,7 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     attn_unit_describe(u, p, b, head_kv);
     u->room = job->s->room;
     u->weights = job->weights;
-    u->asks = job->s->asks;
+    u->asks = job->asks;
     if (slot->decode) {
         slot->chunks = chunks_of(u->nk);
         slot->heads = heads_of(p, job->kernel->decode, u->nq * p->group, slot->chunks,
@@ -334,11 +337,11 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
-                       const struct attn_cpu_kernel *kernel, void *workspace)
+                       const struct attn_cpu_kernel *kernel, bool same_keys, void *workspace)
 {
     static const struct attn_team_work work = {open_unit, do_item, close_unit};
     char *at = workspace;
-    struct job job = {.s = s, .p = p, .kernel = kernel};
+    struct job job = {.s = s, .p = p, .kernel = kernel, .asks = asks_of(p, same_keys)};
     job.order = attn_order_sequences(p, attn_room_take(&at, 1, attn_order_bytes(p->batch)));
     void *const team = attn_room_take(&at, 1, attn_team_bytes(s->slots));
     job.slots = attn_room_take(&at, (size_t)s->slots, sizeof *job.slots);

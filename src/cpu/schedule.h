@@ -21,7 +21,6 @@ struct attn_schedule {
     size_t scratch;         /* bytes per thread */
     size_t packed, partial; /* bytes per slot */
     size_t tile;            /* bytes of a packed tile */
-    enum attn_asks asks;    /* see struct attn_unit */
     size_t weights;         /* bytes for all rows; 0: nobody wants columns of probabilities */
     size_t columns;         /* then: bytes per thread to make them with */
     size_t bytes;           /* of the whole workspace */
@@ -31,14 +30,10 @@ struct attn_schedule {
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
                         const struct attn_cpu_kernel *kernel, int32_t threads);
 
-/* What a call had better ask memory for. Few keys and values are in the second cache when they have
- * been used before, more of them in the third if the call before had the same, and so near that to
- * ask for them takes longer than to wait. */
-enum attn_asks attn_schedule_asks(const struct attn_problem *p, bool same_keys);
-
-/* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. */
+/* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. same_keys: the call before
+ * had them, too, so that they are likely to be near. */
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
-                       const struct attn_cpu_kernel *kernel, void *workspace);
+                       const struct attn_cpu_kernel *kernel, bool same_keys, void *workspace);
 
 /* The second round: columns of the probabilities, tile by tile, from the weights of all rows.
  * columns: s->columns bytes for each thread. */
