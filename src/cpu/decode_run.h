@@ -5,7 +5,7 @@
  *
  * Rows go in groups of 4, then 2, then 1. A step takes the RB rows of a group and KB keys, KB * RB
  * = VEC_N: their products are VEC_N vectors along the head, whose sums become one vector of scores,
- * lane r * KB + k. The softmax is that of fwd_tmpl.c, with the maximum of the first step in which a
+ * lane r * KB + k. The softmax is that of weigh.h, with the maximum of the first step in which a
  * row sees a key as its first reference; a row's sum stays spread over its KB lanes until the end.
  * Values are added key by key.
  *
