@@ -31,8 +31,11 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
 {
     const int kb = VEC_N / rb;
     vec row[MOST_RB];
-    UNROLL for (int r = 0; r < rb; r++)
+    UNROLL for (int r = 0; r < rb; r++) {
         row[r] = vec_load(q + r * t->word_room + c);
+        if (keys > 1)
+            vec_keep(&row[r]);
+    }
     if (asks)
         UNROLL for (int n = 0; n < keys; n++)
             fetch(t, ahead + n * apart + c * PAIR, PAIR * VEC_N * (int64_t)sizeof(elem));
