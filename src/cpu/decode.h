@@ -166,8 +166,9 @@ static void head_init(const struct item *t, const struct head *h)
     const bool negative = t->u->p->scale < 0;
     for (int64_t r = 0; r < t->rows; r++) {
         const struct row row = row_at(t, h->head_kv, r);
+        const elem *const query = query_row(&row);
         for (int64_t c = 0; c < words(t->d); c += VEC_N) {
-            const vec q = words_at(query_row(&row), c, t->d);
+            const vec q = words_at(query, c, t->d);
             vec_store(h->q + r * t->word_room + c, negative ? word_negate(q) : q);
         }
     }

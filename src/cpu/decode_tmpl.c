@@ -33,7 +33,7 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     if (d >= 4 * VEC_N)
         return more ? WIDE_ROWS : FEW;
     if (more && REAL_BITS == 64 && d > 2 * VEC_N)
-        return far ? WIDE_ROWS : FEW * 7 / 8;
+        return far ? WIDE_ROWS : FEW * 6 / 8;
     if (d < VEC_N && nk < 64)
         return FEW * 3 / 8;
     if (more && turns)
@@ -114,7 +114,7 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
 {
     /* Bytes of keys: in a run, of all its heads and at least of one; to be on their way. */
-    enum { NEAR = 16000, LEAST = 8192, LEAST_ASKED = 4096, AHEAD = 8192 };
+    enum { NEAR = 16000, LEAST = 8192, LEAST_OF_FOURS = 16384, LEAST_ASKED = 4096, AHEAD = 8192 };
     const struct attn_problem *p = t->u->p;
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
@@ -122,7 +122,8 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     /* Short runs where several groups read the keys, or memory is asked for beside them. */
     const bool asks = t->u->asks != ATTN_ASKS_NOTHING, again = t->groups > 1 && !t->narrow;
     const int64_t most = t->narrow ? turned_keys(t) : RUN;
-    const int64_t some = 1 + NEAR / token, least = (asks ? LEAST_ASKED : LEAST) / key;
+    const int64_t short_run = t->rows > MOST_RB ? LEAST_OF_FOURS : LEAST;
+    const int64_t some = 1 + NEAR / token, least = (asks ? LEAST_ASKED : short_run) / key;
     const int64_t few = round_up(some > least ? some : least, VEC_N);
     const int64_t keys = again || asks ? min64(most, few) : most;
     const int64_t ahead = round_up(1 + AHEAD / token, keys);
