@@ -36,6 +36,7 @@ struct block {
     uint32_t seen[BK], kept[BK]; /* lanes, as bits, that see a key by the masks; that keep it */
 
     /* The forward pass. */
+    bool leads;  /* it is the first of its item */
     bool loaded; /* qt holds the queries */
     bool begun;  /* o holds sums */
     bool scaled; /* sinks or dropout change what the sums are multiplied by */
@@ -47,7 +48,7 @@ struct block {
     real *l;     /* [BQ] sums of p */
     real *sum;   /* [BQ] of those keys of the tile in work that are not in l yet */
     elem *out[BQ];
-    struct attn_range next; /* keys that are likely to be packed next, which are asked for */
+    struct attn_range next; /* keys that are asked for meanwhile */
 };
 
 /* Sets up all but the memory of the block of rows at row0, which ends at `end` or before. */

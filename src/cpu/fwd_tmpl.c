@@ -44,6 +44,7 @@ static void begin(struct block *t, char *scratch, int64_t n)
     char *const own = scratch + shared_bytes(room) + n * own_bytes(p->head_dim, p->head_dim_v);
     real *at = (real *)(void *)own;
     t->loaded = t->begun = false;
+    t->leads = n == 0;
     t->scaled = p->sink.data || p->dropout.on;
     t->far = t->u->places > FAR_BYTES / tile_bytes(t->d, p->head_dim_v, room);
     t->dv = p->head_dim_v;
@@ -240,12 +241,17 @@ INLINE void fetch_results(const struct block *t)
     }
 }
 
-/* Notes which keys this thread is likely to pack next, after it has packed tile n. */
-static void expect(struct block *t, int64_t n)
+/* Keys to ask for during the products with tile n: where tiles are used as they lie those that come
+ * soon, once for all blocks of an item; else the next tile's, by the thread that has packed this
+ * one and so is likely to pack that. */
+static struct attn_range keys_to_ask(const struct block *t, int64_t n, bool packed)
 {
     const struct attn_unit *u = t->u;
-    if (!(u->tile_info[n] & ATTN_TILE_DIRECT) && !u->p->key.table)
-        t->next = (struct attn_range){(n + 1) * BK, min64((n + 2) * BK, u->nk)};
+    const bool direct = u->tile_info[n] & ATTN_TILE_DIRECT;
+    const int64_t first = n * BK + (direct ? AHEAD : (int64_t)BK);
+    if (u->p->key.table || !(direct ? t->leads : packed))
+        return (struct attn_range){0, 0};
+    return (struct attn_range){first, min64(first + BK, u->nk)};
 }
 
 /* Tile n against a block, of whose rows some see some of it. */
@@ -258,9 +264,7 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
     const int64_t j1 = round_up(min64(BK, see.hi - k0), MR);
     if (t->masked && !see_masks(t, k0, j0, j1))
         return;
-    t->next = (struct attn_range){0, 0};
-    if (need(arg, n))
-        expect(t, n);
+    t->next = keys_to_ask(t, n, need(arg, n));
     if (!t->loaded) {
         load_queries(t);
         if (t->row0 > 0)

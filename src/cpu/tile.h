@@ -10,8 +10,8 @@
 
 #include "cpu/pack.h"
 
-enum { DIRECT_ROWS = 2 * BQ }; /* so many rows at most use tiles where they lie */
-enum { DENSE_BYTES = 1 << 22 }; /* of keys and values without gaps: more had better be packed */
+/* So many rows at most use tiles where they lie, and ask for keys and values so many keys ahead. */
+enum { DIRECT_ROWS = 4 * BQ, AHEAD = 16 };
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
@@ -55,17 +55,14 @@ static struct place place_of(const struct attn_unit *u, int64_t t)
     return at;
 }
 
-/* Whether a tile is used where it lies: its elements are the computing type's and near, all rows
- * see all of it, nothing asks what its values are, groups of keys have no ends, and values fill a
- * panel. */
+/* Whether a tile is used where it lies: its elements are the computing type's, all rows see all of
+ * it, nothing asks what its values are, groups of keys have no ends, and values fill a panel. */
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
-    const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
-    const int64_t near = dense ? DENSE_BYTES : FAR_BYTES;
     return sizeof(elem) == sizeof(real) && attn_unit_tiled(u) <= DIRECT_ROWS &&
-           !are_more(p, u->nk, near) && n % MR == 0 && p->head_dim_v >= MR && !p->key.table &&
-           !u->key_mask && !u->weights && !has_masks(p) && !shapes_scores(p) &&
+           n % MR == 0 && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
+           !has_masks(p) && !shapes_scores(p) &&
            attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
 

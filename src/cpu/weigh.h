@@ -181,21 +181,11 @@ INLINE void add_sums(struct block *t)
     }
 }
 
-/* Asks for what comes next of keys and values that are used where they lie. */
-INLINE void fetch_direct(const struct block *t, const struct place *at, int64_t j, int64_t j1)
-{
-    for (int i = 0; i < MR; i++) {
-        const void *key = at->keys + (j + MR + i) * at->key_step;
-        const void *value = at->values + (j + i) * at->value_step;
-        if (j + MR < j1)
-            fetch_row(key, t->d);
-        fetch_row(value, t->dv);
-    }
-}
-
-/* Asks for MR keys and values, from the j-th on, of those that are packed next. */
+/* Asks for MR keys and values, from the j-th on, of those to be asked for during a tile. */
 INLINE void fetch_next(const struct block *t, int64_t j)
 {
+    if (t->next.lo + j >= t->next.hi)
+        return;
     const struct attn_unit *u = t->u;
     const struct attn_problem *p = u->p;
     const int64_t size = (int64_t)sizeof(elem), first = t->next.lo + j;
@@ -320,15 +310,6 @@ INLINE void take_sums(struct block *t, const struct place *at, int64_t j0, int64
             vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
 }
 
-/* Asks for what comes next to the products of MR keys from j on. */
-INLINE void fetch_beside(const struct block *t, const struct place *at, int64_t j, int64_t j1)
-{
-    if (at->direct)
-        fetch_direct(t, at, j, j1);
-    if (t->next.lo + j < t->next.hi)
-        fetch_next(t, j);
-}
-
 /* Scores and softmax of keys j .. j1 - 1, which every lane sees, the probabilities of MR keys
  * beside the products of the next ones: scores of these with probabilities of those, then the sums
  * of those, and only then the references of these. step, n: at->key_step and words of a key, which
@@ -342,13 +323,13 @@ INLINE void push_beside(struct block *t, const struct place *at, int64_t j0, int
     vec sum[NV];
     if (j >= j1)
         return;
-    fetch_beside(t, at, j, j1);
+    fetch_next(t, j);
     store_scores(t, at->keys, j, j + MR, step, n, nv);
     if (!begun)
         first_reference(t, j);
     for (j += MR; j < j1; j += MR) {
         const real *const keys = at->keys + j * step, *next = at->direct ? t->qt : keys + ahead;
-        fetch_beside(t, at, j, j1);
+        fetch_next(t, j);
         dot_and_weigh(t, keys, step, n, next, j, sums, nv);
         UNROLL for (int v = 0; v < nv; v++)
             sum[v] = vec_load(sums + v * VEC_N);
@@ -395,7 +376,7 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
     for (; j < j1; j += MR) {
         const real *const keys = at->keys + j * step;
         vec s[MR][NV], sum[NV];
-        fetch_beside(t, at, j, j1);
+        fetch_next(t, j);
         dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
         begun = begun || settled(t);
         if (!begun)
