@@ -16,28 +16,28 @@
  * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
  * turned than packed, which the tiled form does if type or width ask for it. Where those lanes are
  * one vector's a block of so few rows loads each number of a key for a single product, and one of
- * more is twice as wide: some more rows had better be here where heads are wide, but fewer where
- * vectors would be partly empty and tiles need no packing. What else makes the tiled form pack is
- * where keys lie and what hides them, on which no result may depend.
+ * more is twice as wide: some more rows had better be here where heads are wide. So they had where
+ * keys are so many that they come from memory: here they are read in its order, of all heads at
+ * once. What else makes the tiled form pack is where keys lie and what hides them, on which no
+ * result may depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
-    const bool packs = !same_type || p->head_dim_v < MR, far = are_more(p, nk, FAR_BYTES);
-    const bool turns = nk >= MANY_KEYS && is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
+    const bool packs = !same_type || p->head_dim_v < MR, far = are_more(p, nk, 4 * FAR_BYTES);
+    const bool turns = packs && nk >= MANY_KEYS &&
+                       is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
     const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
-    if (turns && packs && more && REAL_BITS == 64)
+    if (turns && more && REAL_BITS == 64)
         return ROWS;
-    if (turns && packs)
+    if (turns)
         return !more ? FEW : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
     if (d >= 4 * VEC_N)
-        return more ? WIDE_ROWS : FEW;
+        return more ? WIDE_ROWS : same_type && !far ? FEW * 6 / 8 : FEW;
     if (more && REAL_BITS == 64 && d > 2 * VEC_N)
         return far ? WIDE_ROWS : FEW * 6 / 8;
     if (d < VEC_N && nk < 64)
         return FEW * 3 / 8;
-    if (more && turns)
-        return far ? FEW * 6 / 8 : FEW * 5 / 8;
     if (same_type && d > 28 && (!more || far || 6 * whole <= 7 * d))
         return FEW * 6 / 8;
     return FEW * 5 / 8;
@@ -52,10 +52,11 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const bool widest = same_type && p->head_dim >= 4 * VEC_N;
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
-    const bool more = same_type && LANES == VEC_N && REAL_BITS == 32 && p->head_dim > VEC_N;
+    const bool more = same_type && LANES == VEC_N && p->head_dim > VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
+    const int64_t some = !more ? 1 : widest ? 3 : 2;
     if (past_half > 0)
-        return (wide || many) && past_half <= FEW / (more ? 4 : 8) ? past_half : 0;
+        return (wide || many) && past_half <= FEW * some / 8 ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4
                          : wide || (many && same_type)  ? FEW * (far ? 3 : 4) / 8
                          : many || p->head_dim >= VEC_N ? FEW / 4
