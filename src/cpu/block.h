@@ -40,7 +40,7 @@ struct block {
     bool loaded; /* qt holds the queries */
     bool begun;  /* o holds sums */
     bool scaled; /* sinks or dropout change what the sums are multiplied by */
-    int64_t dv, dv_panels; /* dv rounded up to MR */
+    int64_t dv, dv_panels; /* dv rounded up to MR / 2 */
     real *p;     /* [room / PAIR][BQ] probabilities of the tile, as words */
     real *o;     /* [dv][BQ] sums of p v */
     real *r;     /* [BQ] references, scores */
@@ -272,16 +272,16 @@ INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
     return word_seen(b, seen);
 }
 
-/* acc[r][v] += word j of the columns of a panel, `step` words apart, by that of p, v < nv. */
+/* acc[r][v] += word j of the first columns of a panel, `step` words apart, by that of p, v < nv. */
 INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, int64_t step,
-                    const real *p, int64_t j, bool careful, int nv)
+                    const real *p, int64_t j, bool careful, int columns, int nv)
 {
     vec w[NV];
     UNROLL for (int v = 0; v < nv; v++) {
         w[v] = vec_load(p + j * BQ + v * VEC_N);
         vec_keep(&w[v]);
     }
-    UNROLL for (int r = 0; r < MR; r++) {
+    UNROLL for (int r = 0; r < columns; r++) {
         vec b = vec_set(panel[j * step + r]);
         vec_keep(&b);
         UNROLL for (int v = 0; v < nv; v++) {
@@ -291,30 +291,40 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, i
     }
 }
 
-/* o[n][BQ] += columns^T p over keys j0 .. j1 - 1 of the tile, n a multiple of MR; begun: o holds
+/* o[columns][BQ] += panel^T p over keys j0 .. j1 - 1 of the tile, MR columns or fewer; begun: o holds
  * something. careful: what a lane does not see counts as 0. The words of a column lie `step` apart,
- * MR columns `panel` from the next ones; in panels where step is MR, which are asked for ahead. */
+ * in panels MR, and then as many are asked for `ahead`. */
+INLINE void mix_panel(const struct block *t, real *o, bool begun, const real *panel, int64_t step,
+                      int64_t ahead, const real *p, int64_t j0, int64_t j1, bool careful,
+                      int columns, int nv)
+{
+    enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 };
+    vec acc[MR][NV];
+    UNROLL for (int r = 0; r < columns; r++)
+        UNROLL for (int v = 0; v < nv; v++)
+            acc[r][v] = begun ? vec_load(o + r * BQ + v * VEC_N) : vec_zero();
+    for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += AT_ONCE) {
+        if (step == MR)
+            fetch_ahead(panel, ahead + j * MR, AT_ONCE * MR);
+        UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
+            mix_key(t, acc, panel, step, p, j + i, careful, columns, nv);
+    }
+    UNROLL for (int r = 0; r < columns; r++)
+        UNROLL for (int v = 0; v < nv; v++)
+            vec_store(o + r * BQ + v * VEC_N, acc[r][v]);
+}
+
+/* The same for n columns, a multiple of MR / 2; MR of them lie `panel` from the next ones. */
 INLINE void mix(const struct block *t, real *o, int64_t n, bool begun, const real *columns,
                 int64_t step, int64_t panel, const real *p, int64_t j0, int64_t j1, bool careful,
                 int nv)
 {
-    enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 };
     const int64_t ahead = t->far ? panel : 0;
-    for (int64_t c = 0; c < n; c += MR, columns += panel) {
-        vec acc[MR][NV];
-        UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < nv; v++)
-                acc[r][v] = begun ? vec_load(o + (c + r) * BQ + v * VEC_N) : vec_zero();
-        for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += AT_ONCE) {
-            if (step == MR)
-                fetch_ahead(columns, ahead + j * MR, AT_ONCE * MR);
-            UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
-                mix_key(t, acc, columns, step, p, j + i, careful, nv);
-        }
-        UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < nv; v++)
-                vec_store(o + (c + r) * BQ + v * VEC_N, acc[r][v]);
-    }
+    int64_t c = 0;
+    for (; c + MR <= n; c += MR, columns += panel)
+        mix_panel(t, o + c * BQ, begun, columns, step, ahead, p, j0, j1, careful, MR, nv);
+    if (c < n)
+        mix_panel(t, o + c * BQ, begun, columns, step, ahead, p, j0, j1, careful, MR / 2, nv);
 }
 
 /* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by`

@@ -422,7 +422,7 @@ static void store_dq(const struct ready *r, real *sums)
 static void add_queries(struct work *w, int64_t strip, bool first, bool last)
 {
     const struct attn_problem *p = w->u->p;
-    const int64_t n = round_up(p->head_dim, MR);
+    const int64_t n = round_up(p->head_dim, MR / 2);
     for (int64_t m = 0; m < blocks_of(w->u, strip); m++) {
         struct ready *r = ready_at(w->u, strip, m);
         real *dq = arrays_of(p, r).dq;

@@ -38,7 +38,7 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
         return far ? WIDE_ROWS : FEW * 6 / 8;
     if (d < VEC_N && nk < 64)
         return FEW * 3 / 8;
-    if (same_type && d > 28 && (!more || far || 6 * whole <= 7 * d))
+    if (more && d >= 32 && (far || 6 * whole <= 7 * d))
         return FEW * 6 / 8;
     return FEW * 5 / 8;
 }

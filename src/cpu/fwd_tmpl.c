@@ -48,7 +48,7 @@ static void begin(struct block *t, char *scratch, int64_t n)
     t->scaled = p->sink.data || p->dropout.on;
     t->far = t->u->places > FAR_BYTES / tile_bytes(t->d, p->head_dim_v, room);
     t->dv = p->head_dim_v;
-    t->dv_panels = round_up(t->dv, MR);
+    t->dv_panels = round_up(t->dv, MR / 2);
     t->s = (real *)(void *)scratch;
     t->p = t->s + room * BQ;
     t->qt = at, at += words(t->d) * BQ;
@@ -98,19 +98,28 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
                 t->seen[j] &= ~(UINT32_C(1) << lane);
 }
 
-/* o += p v over keys j0 .. j1 - 1 of a tile that is used where it lies. If columns are no multiple
- * of MR the last MR of them are a panel, too, and what it shares with another stays as it is. */
+/* o += p v over the last `columns` columns of keys j0 .. j1 - 1 of a tile that is used where it lies.
+ * Those of them that are in a panel before stay as they are. */
+INLINE void mix_last(struct block *t, const struct place *at, int64_t j0, int64_t j1, int columns,
+                     int nv)
+{
+    const int64_t first = t->dv - columns, step = at->value_step;
+    const size_t again = (size_t)((t->dv / MR * MR - first) * BQ) * sizeof(real);
+    real kept[MR * BQ], *o = t->o + first * BQ;
+    memcpy(kept, o, again);
+    mix_panel(t, o, t->begun, at->values + first, step, 0, t->p, j0, j1, false, columns, nv);
+    memcpy(o, kept, again);
+}
+
+/* o += p v over keys j0 .. j1 - 1 of a tile that is used where it lies. */
 INLINE void mix_direct(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
 {
-    const int64_t whole = t->dv / MR * MR, step = at->value_step;
-    const size_t shared = (size_t)((whole + MR - t->dv) * BQ) * sizeof(real);
-    real kept[MR * BQ], *last = t->o + (t->dv - MR) * BQ;
-    mix(t, t->o, whole, t->begun, at->values, step, MR, t->p, j0, j1, false, nv);
-    if (whole == t->dv)
-        return;
-    memcpy(kept, last, shared);
-    mix(t, last, MR, t->begun, at->values + t->dv - MR, step, MR, t->p, j0, j1, false, nv);
-    memcpy(last, kept, shared);
+    const int64_t rest = t->dv % MR;
+    mix(t, t->o, t->dv - rest, t->begun, at->values, at->value_step, MR, t->p, j0, j1, false, nv);
+    if (rest > MR / 2)
+        mix_last(t, at, j0, j1, MR, nv);
+    else if (rest > 0)
+        mix_last(t, at, j0, j1, MR / 2, nv);
 }
 
 /* o += p v over keys j0 .. j1 - 1 of the tile. */
