@@ -130,7 +130,8 @@ bool bench_case_is_decode(const struct bench_case *c)
 /* Causal: queries and keys are equal in number. */
 static double visible_pairs(const struct bench_case *c, double nq, double nk)
 {
-    const double far = nq > BENCH_WIDTH ? nq - BENCH_WIDTH - 1 : 0; /* rows past the window's width */
+    /* rows past the window's width */
+    const double far = nq > BENCH_WIDTH ? nq - BENCH_WIDTH - 1 : 0;
     switch (c->feature) {
     case BENCH_WINDOW: return nq * (nq + 1) / 2 - far * (far + 1) / 2;
     case BENCH_BLOCKS: return nq * nk / 2; /* an even number of blocks */

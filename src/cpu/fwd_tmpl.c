@@ -98,8 +98,8 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
                 t->seen[j] &= ~(UINT32_C(1) << lane);
 }
 
-/* o += p v over the last `columns` columns of keys j0 .. j1 - 1 of a tile that is used where it lies.
- * Those of them that are in a panel before stay as they are. */
+/* o += p v over the last `columns` columns of keys j0 .. j1 - 1 of a tile that is used where it
+ * lies. Those of them that are in a panel before stay as they are. */
 INLINE void mix_last(struct block *t, const struct place *at, int64_t j0, int64_t j1, int columns,
                      int nv)
 {

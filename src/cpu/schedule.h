@@ -30,8 +30,8 @@ struct attn_schedule {
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
                         const struct attn_cpu_kernel *kernel, int32_t threads);
 
-/* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. same_keys: the call before
- * had them, too, so that they are likely to be near. */
+/* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. same_keys: the call
+ * before had them, too, so that they are likely to be near. */
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
                        const struct attn_cpu_kernel *kernel, bool same_keys, void *workspace);
 
