@@ -123,22 +123,30 @@ INLINE void mix_direct(struct block *t, const struct place *at, int64_t j0, int6
 }
 
 /* o += p v over keys j0 .. j1 - 1 of the tile. */
+INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
+{
+    const int64_t packed = at->direct > 0 ? min64(at->direct, j1) : j0;
+    if (packed > j0) {
+        mix_direct(t, at, j0, packed, nv);
+        if (packed == j1)
+            return;
+        memset(t->o + t->dv * BQ, 0, (size_t)((t->dv_panels - t->dv) * BQ) * sizeof *t->o);
+    }
+    mix(t, t->o, t->dv_panels, t->begun || packed > j0, at->packed_values, MR, at->panel, t->p,
+        packed, j1, false, nv);
+}
+
 static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    const int64_t n = t->dv_panels;
-    if (at->direct && t->vectors < NV)
-        mix_direct(t, at, j0, j1, HALF);
-    else if (at->direct)
-        mix_direct(t, at, j0, j1, NV);
-    else if (t->vectors < NV)
-        mix(t, t->o, n, t->begun, at->values, MR, at->panel, t->p, j0, j1, false, HALF);
+    if (t->vectors < NV)
+        mix_keys(t, at, j0, j1, HALF);
     else
-        mix(t, t->o, n, t->begun, at->values, MR, at->panel, t->p, j0, j1, false, NV);
+        mix_keys(t, at, j0, j1, NV);
 }
 
 static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun, at->values, MR, at->panel, t->p, j0, j1, true, NV);
+    mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, true, NV);
 }
 
 /* The keys of tile n that every lane sees, as positions in it, both multiples of MR. */
@@ -170,9 +178,9 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
 
     if (part)
         see_tile(t, k0);
-    push_seen(t, at->keys, k0, j0, j0, whole.lo, true, words, nv);
+    push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, true, words, nv);
     if (t->shaped)
-        push_seen(t, at->keys, k0, j0, whole.lo, whole.hi, false, words, nv);
+        push_seen(t, at->packed_keys, k0, j0, whole.lo, whole.hi, false, words, nv);
     else if (beside && nv == NV && words == 64 / PAIR && step == words)
         push_beside_64(t, at, j0, whole.lo, whole.hi);
     else if (beside && nv == NV && words == 128 / PAIR && step == words)
@@ -183,7 +191,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
         push_beside_half(t, at, j0, whole.lo, whole.hi);
     else
         push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
-    push_seen(t, at->keys, k0, j0, whole.hi, j1, true, words, nv);
+    push_seen(t, at->packed_keys, k0, j0, whole.hi, j1, true, words, nv);
     add_sums(t);
     if (u->p->dropout.on)
         drop(t, k0, j0, j1);

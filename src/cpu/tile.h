@@ -2,8 +2,8 @@
 /*
  * Packed tiles of the forward pass. A tile holds its keys as rows of words, [room][d / PAIR], then
  * its values in panels. Rows up to the next multiple of MR are 0, and so are keys and values that
- * the mask hides. Where few rows share a tile it is not packed: that would take longer than it
- * saves.
+ * the mask hides. Where few rows share a tile only its last keys are packed, those that fill no
+ * group of MR: to pack the others would take longer than it saves.
  */
 #ifndef ATTN_CPU_TILE_H
 #define ATTN_CPU_TILE_H
@@ -19,12 +19,14 @@ static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
     return round_up(reals * (int64_t)sizeof(real), 64);
 }
 
-/* Where the words of a tile lie: key j at keys + j key_step; column c of value j, or pair of
- * values, at values + c / MR panel + j value_step + c % MR. */
+/* Where the words of a tile lie: packed, key j at packed_keys + j words(d); column c of value j, or
+ * pair of values, at packed_values + c / MR panel + (j / PAIR) MR + c % MR. The first `direct` keys
+ * are not packed but in the caller's tensors: key j at keys + j key_step, column c of value j at
+ * values + j value_step + c. Where there are none of those, `keys` are the packed ones. */
 struct place {
-    const real *keys, *values;
+    const real *packed_keys, *packed_values, *keys, *values;
     int64_t key_step, value_step, panel;
-    bool direct; /* in the caller's tensors */
+    int64_t direct; /* a multiple of MR */
 };
 
 /* Where key j stands in a tensor of elements on the key side. */
@@ -36,32 +38,34 @@ static const elem *row_of_key(const struct attn_unit *u, const struct attn_view 
 static struct place place_of(const struct attn_unit *u, int64_t t)
 {
     const struct attn_problem *p = u->p;
+    const int64_t bytes = tile_bytes(p->head_dim, p->head_dim_v, u->room);
     struct place at;
-    at.direct = u->tile_info[t] & ATTN_TILE_DIRECT;
-    if (at.direct) {
+    at.packed_keys = (const real *)(const void *)(u->packed + t % u->places * bytes);
+    at.packed_values = at.packed_keys + key_words(u->room, p->head_dim);
+    at.panel = panel_words(u->room);
+    at.keys = at.packed_keys;
+    at.values = at.packed_values;
+    at.key_step = words(p->head_dim);
+    at.value_step = MR;
+    at.direct = 0;
+    if (u->tile_info[t] & ATTN_TILE_DIRECT) {
         at.keys = (const real *)(const void *)row_of_key(u, &p->k, t * BK);
         at.values = (const real *)(const void *)row_of_key(u, &p->v, t * BK);
         at.key_step = p->k.token;
         at.value_step = p->v.token;
-        at.panel = MR;
-        return at;
+        at.direct = min64(BK, u->nk - t * BK) / MR * MR;
     }
-    const int64_t bytes = tile_bytes(p->head_dim, p->head_dim_v, u->room);
-    at.keys = (const real *)(const void *)(u->packed + t % u->places * bytes);
-    at.values = at.keys + key_words(u->room, p->head_dim);
-    at.key_step = words(p->head_dim);
-    at.value_step = MR;
-    at.panel = panel_words(u->room);
     return at;
 }
 
-/* Whether a tile is used where it lies: its elements are the computing type's, all rows see all of
- * it, nothing asks what its values are, groups of keys have no ends, and values fill a panel. */
+/* Whether a tile is used where it lies, but for the keys that fill no group: its elements are the
+ * computing type's, all rows see all of it, nothing asks what its values are, and values fill a
+ * panel. */
 static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
     return sizeof(elem) == sizeof(real) && attn_unit_tiled(u) <= DIRECT_ROWS &&
-           n % MR == 0 && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
+           n >= MR && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
            !has_masks(p) && !shapes_scores(p) &&
            attn_band_whole(u->band, 0, u->nq, k0, k0 + n);
 }
@@ -73,15 +77,15 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
     const int64_t k_step = p->k.token, v_step = p->v.token, panel = panel_words(u->room);
     const int64_t k0 = t * BK, n = min64(BK, u->nk - k0);
     const int64_t ahead = rows_ahead(d + dv), more = u->nk - k0 - ahead;
-    if (is_direct(u, k0, n))
-        return ATTN_TILE_DIRECT;
+    const bool direct = is_direct(u, k0, n);
+    const int64_t first = direct ? n / MR * MR : 0;
     const bool paged = p->key.table != NULL;
     real *keys = (real *)(void *)to, *values = keys + key_words(u->room, d);
     const elem *k = row_of_key(u, &p->k, k0), *v = row_of_key(u, &p->v, k0);
     vec bad = vec_zero();
     int64_t hidden = 0;
 
-    for (int64_t j = 0; j < n; j += MR) {
+    for (int64_t j = first; j < n; j += MR) {
         const elem *key[MR], *value[MR];
         if (!paged) {
             fetch_rows(k + (j + ahead) * k_step, k_step, min64(MR, more - j), d);
@@ -100,6 +104,8 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
         pack_keys(keys + j * words(d), key, d);
         bad = pack_values(values + j / PAIR * MR, panel, value, dv, bad);
     }
+    if (direct)
+        return ATTN_TILE_DIRECT;
     const bool finite = vmask_all(vec_le(bad, vec_zero()));
     return (uint8_t)((hidden > 0 ? ATTN_TILE_HIDES : 0) | (hidden == n ? ATTN_TILE_HIDDEN : 0) |
                      (finite ? 0 : ATTN_TILE_NONFINITE));
