@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Calls with enough work that threads are really woken: the same bits on 1, 2, 3 and 7 threads, and
- * from several callers at once. Under a race detector this is where threads meet.
+ * from several callers at once. Under a race detector this is where threads meet. And how many
+ * threads a call has.
  */
 #include <math.h>
 #include <pthread.h>
@@ -326,6 +327,56 @@ static void test_threads(const struct problem *p, struct target t, size_t rounds
     free(out);
 }
 
+/* Bytes of workspace on so many threads: more of them take more. */
+static size_t workspace(attn_pass pass, int64_t heads, int64_t nq, int64_t nk, int32_t threads)
+{
+    static const double some[1];
+    static double none[1];
+    attn_options o = attn_options_init();
+    attn_context *context = NULL;
+    attn_desc d = attn_desc_init();
+    size_t bytes = 0;
+    o.backend = ATTN_BACKEND_CPU;
+    o.threads = threads;
+    d.batch = 1;
+    d.heads_q = heads;
+    d.head_dim = 64;
+    d.query.seqlen = nq;
+    d.key.seqlen = nk;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = d.dout.dtype = ATTN_F64;
+    d.dq.dtype = d.dk.dtype = d.dv.dtype = d.lse.dtype = ATTN_F64;
+    d.q.data = d.k.data = d.v.data = d.dout.data = some;
+    d.out.data = d.lse.data = d.dq.data = d.dk.data = d.dv.data = none;
+    attn_status s = attn_context_create(&context, &o);
+    if (s == ATTN_OK)
+        s = attn_workspace_size(context, &d, pass, &bytes);
+    EXPECT(s == ATTN_OK, "workspace of %d threads: %s", (int)threads, attn_last_message(context));
+    attn_context_destroy(context);
+    return bytes;
+}
+
+/* No thread without something to do, nor for so little that one alone has done it before. */
+static void test_worth(attn_pass pass)
+{
+#ifdef _OPENMP
+    static const struct {
+        int64_t heads, nq, nk;
+        bool more;
+    } sizes[] = {{1, 1, 1, false},   {2, 1, 1, false},    {1, 4, 100, false},
+                 {64, 8, 100, true}, {2, 200, 200, true}, {1, 1000, 1000, true}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t one = workspace(pass, sizes[i].heads, sizes[i].nq, sizes[i].nk, 1);
+        const size_t two = workspace(pass, sizes[i].heads, sizes[i].nq, sizes[i].nk, 2);
+        EXPECT((two > one) == sizes[i].more,
+               "pass %d, %d heads of %d queries, %d keys: %zu bytes for one thread, %zu for two",
+               (int)pass, (int)sizes[i].heads, (int)sizes[i].nq, (int)sizes[i].nk, one, two);
+    }
+#else
+    (void)workspace;
+    report_skip("pass %d: built without OpenMP: a call has one thread", (int)pass);
+#endif
+}
+
 /* Whether no instruction set after this one runs here. What threads share is the same in all. */
 static bool is_best(int32_t isa)
 {
@@ -344,6 +395,8 @@ int main(int argc, char **argv)
     _Static_assert(ALL % STEP != 0, "steps reach every problem");
     const size_t count = (size_t)report_count(argc, argv, ALL);
     report_begin("threads");
+    test_worth(ATTN_PASS_FORWARD);
+    test_worth(ATTN_PASS_BACKWARD);
     for (size_t k = 0; k < count; k++) {
         const size_t n = k * STEP % ALL;
         struct problem p = prepare(&shapes[n / 4], types[n % 2], n / 2 % 2);

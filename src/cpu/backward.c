@@ -8,8 +8,8 @@
 #include "cpu/team.h"
 #include "parallel.h"
 
-/* Five products to the forward pass' two. */
-static const double WORK = 2.5;
+/* What it takes to what the forward pass does: five products to two, and more around them. */
+static const double WORK = 3;
 
 /* How often a thread looks whether its turn has come before it lets others run. */
 enum { LOOKS = 64 };
@@ -19,7 +19,7 @@ struct slot {
     const struct job *job;
     struct attn_parts strips;
     atomic_int_fast64_t *passed; /* [strips]: tiles that have added to each */
-    int64_t tiles;
+    int64_t items;
     struct attn_unit unit;
 };
 
@@ -40,21 +40,28 @@ static int64_t strips_of(const struct attn_problem *p, const struct attn_cpu_bac
     return (nq * p->group + kernel->strip_rows - 1) / kernel->strip_rows;
 }
 
+/* Items of a unit: tiles of keys; rows of dq without keys are written, too. */
+static int64_t items_of(int64_t nk)
+{
+    return nk > 0 ? (nk + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS : 1;
+}
+
 bool attn_backward_plan(struct attn_backward_plan *s, const struct attn_problem *p,
                         const struct attn_cpu_backward *kernel, int32_t threads)
 {
     int64_t units, rows;
-    double work = 0;
+    double items = 0;
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units) ||
         __builtin_mul_overflow(p->query.max, p->group, &rows) ||
         rows > INT64_MAX - kernel->strip_rows)
         return false;
     for (int64_t b = 0; b < p->batch; b++)
-        work += attn_pairs_of(p, b);
-    work *= WORK * (double)p->heads_q * (double)(p->head_dim + p->head_dim_v);
+        items += (double)items_of(attn_axis_len(&p->key, b)) * (double)p->heads_kv;
+    if (p->dbias.data)
+        items += (double)kernel->biases(p);
 
-    s->threads = attn_team_threads(work, threads);
+    s->threads = attn_team_threads(WORK * attn_team_work(p, kernel->block_rows), items, threads);
     s->room = p->key.max < ATTN_TILE_KEYS ? (p->key.max + 7) / 8 * 8 : ATTN_TILE_KEYS;
     s->strips = strips_of(p, kernel, p->query.max);
     s->scratch = (size_t)kernel->scratch_bytes(p, s->room);
@@ -120,8 +127,7 @@ static int64_t open_unit(void *arg, int32_t n, int64_t unit)
     attn_parts_begin(&slot->strips);
     for (int64_t strip = 0; strip < slot->strips.count; strip++)
         atomic_store_explicit(&slot->passed[strip], 0, memory_order_relaxed);
-    slot->tiles = (u->nk + ATTN_TILE_KEYS - 1) / ATTN_TILE_KEYS;
-    return slot->tiles > 0 ? slot->tiles : 1; /* rows of dq without keys are written, too */
+    return slot->items = items_of(u->nk);
 }
 
 static void do_tile(void *arg, int32_t n, int64_t item, int32_t thread)
@@ -129,8 +135,8 @@ static void do_tile(void *arg, int32_t n, int64_t item, int32_t thread)
     const struct job *job = arg;
     struct slot *slot = &job->slots[n];
     const struct attn_strips strips = {slot, need_strip, wait_for_strip, pass_strip};
-    if (slot->tiles > 0) /* items come from the last to the first */
-        job->kernel->tile(&slot->unit, slot->tiles - 1 - item,
+    if (slot->unit.nk > 0) /* items come from the last to the first */
+        job->kernel->tile(&slot->unit, slot->items - 1 - item,
                           job->scratch + (size_t)thread * job->s->scratch, &strips);
 }
 

@@ -544,6 +544,7 @@ static void sink(const struct attn_problem *p, int64_t head)
 #include "cpu/bias_grad.h"
 
 const struct attn_cpu_backward KERNEL(attn_bwd) = {
+    .block_rows = BQ,
     .strip_rows = STRIP * BQ,
     .strip_bytes = strip_bytes,
     .scratch_bytes = work_bytes,

@@ -131,7 +131,7 @@ struct attn_strips {
 
 /* The backward pass. u->packed holds the strips of a unit, u->room is as in the forward pass. */
 struct attn_cpu_backward {
-    int64_t strip_rows;
+    int32_t block_rows, strip_rows;
     int64_t (*strip_bytes)(const struct attn_problem *p);
     int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t room);
     void (*prepare)(const struct attn_unit *u, int64_t strip);

@@ -150,20 +150,18 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     return true;
 }
 
-/* Multiplications and additions of a call, and what else takes as long: where few rows share what
- * is read, reading a number takes as long as some sixteen of them. */
-static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
+/* Items that a call can be cut into, in the one of its rounds that has more. */
+static double items_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
 {
-    const double read = 16;
-    double work = 0;
+    double items = 0;
     for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t nq = attn_axis_len(&p->query, b);
-        const double pairs = attn_pairs_of(p, b);
-        work += pairs * (double)p->heads_q;
-        if (is_decode(p, kernel, b))
-            work += read * pairs / (double)nq * (double)p->heads_kv;
+        const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
+        const int64_t blocks = pieces(nq * p->group, kernel->block_rows);
+        items += (double)(is_decode(p, kernel, b) ? chunks_of(nk)
+                          : wants_columns(p)      ? max64(blocks, pieces(nk, ATTN_TILE_KEYS))
+                                                  : blocks);
     }
-    return work * (double)(p->head_dim + p->head_dim_v);
+    return items * (double)p->heads_kv;
 }
 
 /* Pairs of a query and a key that one item may have without keeping the others waiting. */
@@ -225,7 +223,8 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM || p->heads_kv > INT32_MAX ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
-    s->threads = attn_team_threads(work_of(p, kernel), threads);
+    s->threads = attn_team_threads(attn_team_work(p, kernel->block_rows), items_of(p, kernel),
+                                   threads);
     s->fair = fair_of(p, s->threads);
     if (!plan_slots(s, p, kernel, units))
         return false;
