@@ -24,8 +24,9 @@ void attn_plan_refuse(struct attn_plan *plan, attn_status status, const char *fo
 bool attn_plan_offers(struct attn_plan *plan, const struct attn_problem *p, uint32_t offered,
                       const char *backend)
 {
-    for (int f = 0; f < ATTN_FEATURES; f++)
-        if (p->features & ~offered & ATTN_BIT(f)) {
+    const uint32_t refused = p->features & ~offered;
+    for (int f = 0; refused && f < ATTN_FEATURES; f++)
+        if (refused & ATTN_BIT(f)) {
             attn_plan_refuse(plan, ATTN_UNSUPPORTED, "%s: not offered by the %s backend",
                              attn_feature_name((enum attn_feature)f), backend);
             return false;

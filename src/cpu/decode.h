@@ -14,6 +14,7 @@ enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
 enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
+enum { MOST_KB = VEC_N < 4 ? (int)VEC_N : 4 }; /* of which so many at most are multiplied together */
 enum { GROUPS = ROWS };
 enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
 
@@ -58,7 +59,8 @@ struct item {
 /* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
 struct rows {
     bool dense;           /* each row follows the one before */
-    const elem *at[RUN];  /* past the run's end, up to the end of a step, its last one */
+    const elem *at[RUN];  /* past the run's end, up to a multiple of MOST_KB, of narrow heads to the
+                             end of a step, its last one */
     const elem *next;     /* null where nothing is asked for */
     int64_t apart;        /* elements from one of those to the following one */
 };
@@ -177,7 +179,8 @@ static void head_init(const struct item *t, const struct head *h)
         vec_store(h->l + i, vec_zero());
         vec_store(h->lost + i, vec_zero());
     }
-    memset(h->o, 0, (size_t)(t->rows * t->sum_room) * sizeof(real));
+    for (int64_t i = 0; i < t->rows * t->sum_room; i += VEC_N)
+        vec_store(h->o + i, vec_zero());
 }
 
 /* Asks memory for some bytes of a row. */

@@ -53,7 +53,7 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
 INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb,
                bool asks)
 {
-    const int kb = VEC_N / rb, keys = kb < 4 ? kb : 4;
+    const int kb = VEC_N / rb, keys = kb < (int)MOST_KB ? kb : (int)MOST_KB;
     const int64_t whole = t->d / (PAIR * VEC_N) * VEC_N, apart = run->k.apart;
     vec s[VEC_N];
     UNROLL for (int n = 0; n < kb; n += keys) {
@@ -61,6 +61,8 @@ INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64
         const elem *const ahead = asks ? run->k.next + (n0 + n) * apart : NULL;
         UNROLL for (int i = 0; i < rb * keys; i++)
             s[i / keys * kb + n + i % keys] = vec_zero();
+        if (n > 0 && n0 + n >= run->n)
+            continue;
         for (int64_t c = 0; c < whole; c += VEC_N)
             dot_words(t, q, k, asks, ahead, apart, c, (c + VEC_N) * PAIR, rb, keys, s + n);
         if (whole * PAIR < t->d)
@@ -69,17 +71,27 @@ INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64
     return vec_sums(s);
 }
 
-/* The largest score of row r of a group, and whether its probabilities fit. */
-static real look(const struct group *g, const real *score, const real *p, int64_t r, real limit,
-                 bool *fits)
+/* The largest of n numbers, a power of two, but NaN: in four chains, as each comparison waits for
+ * the last. */
+INLINE real most_of(const real *x, int64_t n)
 {
-    real most = -INFINITY;
-    *fits = true;
-    for (int64_t i = r * g->kb; i < (r + 1) * g->kb; i++) {
-        most = score[i] > most ? score[i] : most;
-        *fits = *fits && (real)fabs(p[i]) <= limit;
-    }
-    return most;
+    real most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    if (n < 4)
+        for (int64_t i = 0; i < n; i++)
+            most[i] = x[i] > most[i] ? x[i] : most[i];
+    for (int64_t j = 0; j + 4 <= n; j += 4)
+        UNROLL for (int i = 0; i < 4; i++)
+            most[i] = x[j + i] > most[i] ? x[j + i] : most[i];
+    const real a = most[0] > most[2] ? most[0] : most[2], b = most[1] > most[3] ? most[1] : most[3];
+    return a > b ? a : b;
+}
+
+static bool all_fit(const real *p, int64_t n, real limit)
+{
+    bool fit = true;
+    for (int64_t i = 0; i < n; i++)
+        fit = fit && (real)fabs(p[i]) <= limit;
+    return fit;
 }
 
 /* Multiplies what was made with the old reference of row i of a group, the n-th, by root, twice. */
@@ -108,13 +120,14 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
     vec_store(p, before);
     for (int64_t i = 0; i < g->rb; i++) {
         const int64_t lane = i * g->kb;
-        bool fits;
-        const real limit = vec_first(limit_of(vec_set(r[lane]), t->span));
-        const real most = look(g, score, p, i, limit, &fits);
+        const real most = most_of(score + lane, g->kb);
         real to = most;
-        if (fits || most == -INFINITY || most <= r[lane])
+        if (most <= r[lane])
             continue;
         if (r[lane] > -(real)INFINITY) {
+            const real limit = vec_first(limit_of(vec_set(r[lane]), t->span));
+            if (all_fit(p + lane, g->kb, limit))
+                continue;
             to = vec_first(firm(vec_set(most), t->span));
             rescale(t, h, n, i, root_factor(vec_set(r[lane]), t->scale, vec_set(to)));
         }

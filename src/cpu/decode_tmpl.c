@@ -21,6 +21,7 @@
  * once. What else makes the tiled form pack is where keys lie and what hides them, on which no
  * result may depend.
  */
+enum { LEAST_ROWS = FEW * 3 / 8 }; /* what it is at least */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
@@ -37,10 +38,15 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     if (more && REAL_BITS == 64 && d > 2 * VEC_N)
         return far ? WIDE_ROWS : FEW * 6 / 8;
     if (d < VEC_N && nk < 64)
-        return FEW * 3 / 8;
+        return LEAST_ROWS;
     if (more && d >= 32 && (far || 6 * whole <= 7 * d))
         return FEW * 6 / 8;
     return FEW * 5 / 8;
+}
+
+static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
+{
+    return rows <= LEAST_ROWS || rows <= most_rows(p, nk);
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
@@ -99,10 +105,12 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
     const int64_t size = (int64_t)sizeof(elem), b = t->u->b, j = run->j;
     const bool one = v->head == width && v->token == heads * width, paged = axis->table != NULL;
     const elem *const first = (const elem *)attn_view_at(v, axis, b, j, head0 + n, size);
-    for (int64_t i = 0; i < run->n; i++)
-        rows->at[i] = paged ? (const elem *)attn_view_at(v, axis, b, j + i, head0 + n, size)
-                            : first + i * v->token;
-    for (int64_t i = run->n; i % VEC_N != 0; i++)
+    for (int64_t i = 0; !paged && i < run->n; i++)
+        rows->at[i] = first + i * v->token;
+    for (int64_t i = 0; paged && i < run->n; i++)
+        rows->at[i] = (const elem *)attn_view_at(v, axis, b, j + i, head0 + n, size);
+    const int64_t end = t->narrow ? round_up(run->n, VEC_N) : round_up(run->n, MOST_KB);
+    for (int64_t i = run->n; i < end; i++)
         rows->at[i] = rows->at[run->n - 1];
     rows->dense = v->token == width && !paged;
     rows->next = NULL;
@@ -112,22 +120,32 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
                      n * (one ? run->n * width : v->head);
 }
 
+/* Keys of a run, where a token has so many bytes of them, in all heads that are walked through
+ * together. */
+static int64_t run_keys(const struct item *t, int64_t token)
+{
+    /* Bytes of keys in a run, of all its heads and at least of one. */
+    enum { NEAR = 16000, LEAST = 8192, LEAST_OF_FOURS = 16384, LEAST_ASKED = 4096 };
+    /* Short runs where several groups read the keys, or memory is asked for beside them. */
+    const bool asks = t->u->asks != ATTN_ASKS_NOTHING, again = t->groups > 1 && !t->narrow;
+    const int64_t most = t->narrow ? turned_keys(t) : RUN, key = t->d * (int64_t)sizeof(elem);
+    if (!again && !asks)
+        return most;
+    const int64_t short_run = t->rows > MOST_RB ? LEAST_OF_FOURS : LEAST;
+    const int64_t some = 1 + NEAR / token, least = (asks ? LEAST_ASKED : short_run) / key;
+    return min64(most, round_up(some > least ? some : least, VEC_N));
+}
+
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
 {
-    /* Bytes of keys: in a run, of all its heads and at least of one; to be on their way. */
-    enum { NEAR = 16000, LEAST = 8192, LEAST_OF_FOURS = 16384, LEAST_ASKED = 4096, AHEAD = 8192 };
+    enum { AHEAD = 8192 }; /* bytes of keys to be on their way */
     const struct attn_problem *p = t->u->p;
     /* Heads inside, if a token's heads lie closer together than a head's tokens. */
     const bool by_token = p->k.head < p->k.token;
-    const int64_t key = t->d * (int64_t)sizeof(elem), token = (by_token ? heads : 1) * key;
-    /* Short runs where several groups read the keys, or memory is asked for beside them. */
-    const bool asks = t->u->asks != ATTN_ASKS_NOTHING, again = t->groups > 1 && !t->narrow;
-    const int64_t most = t->narrow ? turned_keys(t) : RUN;
-    const int64_t short_run = t->rows > MOST_RB ? LEAST_OF_FOURS : LEAST;
-    const int64_t some = 1 + NEAR / token, least = (asks ? LEAST_ASKED : short_run) / key;
-    const int64_t few = round_up(some > least ? some : least, VEC_N);
-    const int64_t keys = again || asks ? min64(most, few) : most;
-    const int64_t ahead = round_up(1 + AHEAD / token, keys);
+    const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
+    const int64_t keys = run_keys(t, token);
+    const int64_t ahead =
+        t->u->asks == ATTN_ASKS_NOTHING ? 0 : round_up(1 + AHEAD / token, keys);
     struct run run;
     struct seen seen;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
@@ -178,10 +196,15 @@ static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
 {
     t->u = u;
     item_shape(t, u->p, u->nq * u->p->group - row0, u->nk);
+    int64_t query = row0 / u->p->group, head = row0 % u->p->group;
     for (int64_t r = 0; r < t->rows; r++) {
-        t->query[r] = (row0 + r) / u->p->group;
-        t->head[r] = (row0 + r) % u->p->group;
-        t->see[r] = attn_band_row(u->band, t->query[r]);
+        t->query[r] = query;
+        t->head[r] = head;
+        t->see[r] = attn_band_row(u->band, query);
+        if (++head == u->p->group) {
+            head = 0;
+            query++;
+        }
     }
     t->queries = (struct attn_range){t->query[0], u->nq};
     make_groups(t);
@@ -207,17 +230,31 @@ static int64_t partial_bytes(const struct attn_problem *p, int64_t rows)
     return p->heads_kv * rows * (round_up(p->head_dim_v, VEC_N) + 2) * (int64_t)sizeof(real);
 }
 
+/* The sum of n numbers, a power of two: in four chains, as each addition waits for the last. */
+static real sum_of(const real *x, int64_t n)
+{
+    real a = 0, b = 0, c = 0, d = 0;
+    if (n < 4)
+        return n == 1 ? x[0] : x[0] + x[1];
+    for (; n > 0; n -= 4, x += 4) {
+        a += x[0];
+        b += x[1];
+        c += x[2];
+        d += x[3];
+    }
+    return (a + c) + (b + d);
+}
+
 /* Row r of a group, the index-th, when its keys are done: to out and lse, or to `partial`. */
 static void close_row(const struct item *t, const struct head *h, int64_t index, int64_t r,
                       real *partial)
 {
     const struct group *const g = &t->group[index];
     const int64_t lane = index * VEC_N + r * g->kb, row = g->first + r;
-    real *o = h->o + row * t->sum_room, l = 0;
+    real *o = h->o + row * t->sum_room;
     if (t->narrow)
         add_lanes(o, t->dv);
-    for (int64_t k = 0; k < g->kb; k++)
-        l += h->l[lane + k];
+    const real l = sum_of(h->l + lane, g->kb);
     if (!partial) {
         finish_row(t, h->head_kv, row, h->r[lane], l, o);
         return;
@@ -304,7 +341,7 @@ static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char
 }
 
 const struct attn_cpu_decode KERNEL(attn_decode) = {
-    .most_rows = most_rows,
+    .takes = takes,
     .scratch_bytes = scratch_bytes,
     .partial_bytes = partial_bytes,
     .chunk = chunk,

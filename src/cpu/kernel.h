@@ -80,8 +80,8 @@ enum {
  * not used), its items are chunks of keys for ranges of heads. It also takes the last rows of a
  * unit of the tiled form where they would fill little of a block. */
 struct attn_cpu_decode {
-    /* A sequence with at most so many rows to a key/value head takes this form. */
-    int64_t (*most_rows)(const struct attn_problem *p, int64_t nk);
+    /* Whether a sequence with so many rows to a key/value head takes this form. */
+    bool (*takes)(const struct attn_problem *p, int64_t rows, int64_t nk);
     /* Bytes of the scratch memory of a thread for a range of so many heads, and of the partial
      * results of one chunk; rows: nq * group. */
     int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t rows, int64_t heads);

@@ -48,8 +48,8 @@ static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel
                       int64_t b)
 {
     const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-    return nq > 0 && p->group > 0 && nq <= kernel->decode->most_rows(p, nk) / p->group &&
-           !wants_columns(p);
+    return nq > 0 && p->group > 0 && !wants_columns(p) &&
+           kernel->decode->takes(p, nq * p->group, nk);
 }
 
 /* How a unit in the tiled form is cut. */
@@ -96,6 +96,8 @@ static int64_t chunks_of(int64_t nk)
 static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_decode *decode,
                         int64_t rows, int64_t chunks, int32_t threads)
 {
+    if (p->heads_kv == 1)
+        return 1;
     const int64_t one = decode->scratch_bytes(p, rows, 1);
     const int64_t items = chunks * p->batch, enough = 3 * (int64_t)threads;
     const int64_t ranges = threads == 1 || items >= enough ? 1 : (enough + items - 1) / items;
@@ -142,9 +144,10 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     if (rest > 0)
         scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, 1));
     if (s->decoded > 0) {
-        const int64_t most = kernel->decode->scratch_bytes(p, rows, 1) + DECODE_STATE;
-        const int64_t all = kernel->decode->scratch_bytes(p, rows, p->heads_kv);
-        scratch = max64(scratch, all < most ? all : most);
+        const int64_t one = kernel->decode->scratch_bytes(p, rows, 1);
+        const int64_t all =
+            p->heads_kv == 1 ? one : kernel->decode->scratch_bytes(p, rows, p->heads_kv);
+        scratch = max64(scratch, all < one + DECODE_STATE ? all : one + DECODE_STATE);
     }
     s->scratch = (size_t)scratch;
     return true;
@@ -209,7 +212,7 @@ static bool plan_slots(struct attn_schedule *s, const struct attn_problem *p,
     s->packed = 0;
     if (!survey(s, p, kernel))
         return false;
-    s->tile = (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room);
+    s->tile = s->tiled > 0 ? (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room) : 0;
     if (!attn_room_add(&s->packed, (size_t)s->places, s->tile))
         return false;
     s->slots = attn_team_slots(units, s->threads, s->packed + s->partial);
@@ -223,8 +226,9 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM || p->heads_kv > INT32_MAX ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
-    s->threads = attn_team_threads(attn_team_work(p, kernel->block_rows), items_of(p, kernel),
-                                   threads);
+    s->threads = threads == 1 ? 1
+                              : attn_team_threads(attn_team_work(p, kernel->block_rows),
+                                                  items_of(p, kernel), threads);
     s->fair = fair_of(p, s->threads);
     if (!plan_slots(s, p, kernel, units))
         return false;
@@ -347,7 +351,6 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
     job.slots = attn_room_take(&at, (size_t)s->slots, sizeof *job.slots);
     for (int32_t i = 0; i < s->slots; i++) {
         struct slot *slot = &job.slots[i];
-        memset(slot, 0, sizeof *slot);
         slot->job = &job;
         slot->tiles.make = pack_tile;
         slot->tiles.arg = slot;

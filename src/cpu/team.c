@@ -198,24 +198,15 @@ int32_t attn_team_slots(int64_t units, int32_t threads, size_t per_slot)
 
 size_t attn_team_bytes(int32_t slots) { return ((size_t)slots + 1) * sizeof(struct slot); }
 
-/* A team of one. */
-struct alone {
-    const struct attn_team_work *work;
-    void *arg;
-    int64_t units;
-};
-
 /* What one thread does alone: the same in the same order, with nothing to be agreed on. */
-static void work_alone(void *arg, int32_t thread, int32_t threads)
+static void work_alone(const struct attn_team_work *work, void *arg, int64_t units)
 {
-    const struct alone *a = arg;
-    (void)threads;
-    for (int64_t unit = 0; unit < a->units; unit++) {
-        const int64_t items = a->work->open(a->arg, 0, unit);
+    for (int64_t unit = 0; unit < units; unit++) {
+        const int64_t items = work->open(arg, 0, unit);
         for (int64_t item = items - 1; item >= 0; item--)
-            a->work->item(a->arg, 0, item, thread);
-        if (items > 0 && a->work->close)
-            a->work->close(a->arg, 0, thread);
+            work->item(arg, 0, item, 0);
+        if (items > 0 && work->close)
+            work->close(arg, 0, 0);
     }
 }
 
@@ -223,8 +214,7 @@ void attn_team_run(int32_t threads, int32_t slots, int64_t units,
                    const struct attn_team_work *what, void *arg, void *memory)
 {
     if (threads == 1) {
-        struct alone alone = {what, arg, units};
-        attn_parallel(1, work_alone, &alone);
+        work_alone(what, arg, units);
         return;
     }
     char *at = memory;

@@ -102,9 +102,18 @@ INLINE struct exponent score_exponent(const struct attn_problem *p)
 /* For firm(): a power of two. */
 INLINE real score_span(const struct attn_problem *p)
 {
+    const double span = FIRM_BITS / (double)score_exponent(p).by;
+    uint64_t word; /* its exponent, above the other bits, becomes one more and they 0 */
+    double next;
     int power;
-    (void)frexp(FIRM_BITS / (double)score_exponent(p).by, &power);
-    return (real)ldexp(1, power);
+    memcpy(&word, &span, sizeof word);
+    if (word >> 52 == 0 || word >> 52 >= 0x7fe) { /* it, or twice as much, is no normal number */
+        (void)frexp(span, &power);
+        return (real)ldexp(1, power);
+    }
+    word = ((word >> 52) + 1) << 52;
+    memcpy(&next, &word, sizeof next);
+    return (real)next;
 }
 
 /* The scale that the probabilities then have, all of them alike: the given one but for the rounding
@@ -248,8 +257,8 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
 {
     const struct attn_problem *p = t->u->p;
     const double sink = attn_sink_of(p, t->head);
-    const double scale = rounded_scale(p), at = (double)ref * scale;
     const bool wanted = p->lse.data != NULL; /* logarithms take as long as some rows */
+    const double scale = wanted || p->sink.data ? rounded_scale(p) : 0, at = (double)ref * scale;
     struct outcome r = {l == 0 ? -1 : 1 / l, (real)-INFINITY};
     if (wanted && l != 0) /* the product's rounding comes back: its parts may cancel */
         r.lse = (real)(at + log((double)l) + (isfinite(at) ? fma((double)ref, scale, -at) : 0));
