@@ -75,6 +75,19 @@ static inline ATTN_HD struct attn_range attn_band_any(struct attn_band band, int
     return r;
 }
 
+/* The rows of 0 .. nq - 1 that see a key: all between the first and the last of them do. */
+static inline ATTN_HD struct attn_range attn_band_rows(struct attn_band band, int64_t nq)
+{
+    struct attn_range r = {0, nq < band.nk - band.lo ? nq : band.nk - band.lo};
+    if (r.lo < 1 - band.hi)
+        r.lo = 1 - band.hi;
+    if (band.prefix <= 0 && r.lo < 1 - band.next)
+        r.lo = 1 - band.next;
+    if (band.nk <= 0 || r.hi < r.lo)
+        r.hi = r.lo = 0;
+    return r;
+}
+
 /* Whether every row of i0 .. i1 - 1 sees all keys j0 .. j1 - 1. */
 static inline ATTN_HD int attn_band_whole(struct attn_band band, int64_t i0, int64_t i1, int64_t j0,
                                           int64_t j1)

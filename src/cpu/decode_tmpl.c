@@ -191,12 +191,14 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
         careful_row(&row, o);
 }
 
-/* Rows of the unit from row0 on. */
-static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
+/* Some rows of the unit, of `all` that have its form. */
+static void item_init(struct item *t, const struct attn_unit *u, struct attn_range rows,
+                      struct attn_range all)
 {
     t->u = u;
-    item_shape(t, u->p, u->nq * u->p->group - row0, u->nk);
-    int64_t query = row0 / u->p->group, head = row0 % u->p->group;
+    item_shape(t, u->p, all.hi - all.lo, u->nk);
+    t->rows = rows.hi - rows.lo;
+    int64_t query = rows.lo / u->p->group, head = rows.lo % u->p->group;
     for (int64_t r = 0; r < t->rows; r++) {
         t->query[r] = query;
         t->head[r] = head;
@@ -206,7 +208,7 @@ static void item_init(struct item *t, const struct attn_unit *u, int64_t row0)
             query++;
         }
     }
-    t->queries = (struct attn_range){t->query[0], u->nq};
+    t->queries = (struct attn_range){all.lo / u->p->group, u->seeing.hi};
     make_groups(t);
     t->scale = score_exponent(u->p);
     t->span = score_span(u->p);
@@ -289,20 +291,27 @@ static void do_keys(struct item *t, struct attn_range keys, int64_t head0, int64
     }
 }
 
+/* All rows of the unit's sequence that see a key. */
+static struct attn_range all_rows(const struct attn_unit *u)
+{
+    return (struct attn_range){u->seeing.lo * u->p->group, u->seeing.hi * u->p->group};
+}
+
 static void chunk(const struct attn_unit *u, int64_t n, int64_t head0, int64_t heads, void *scratch,
                   char *partial)
 {
     const struct attn_range keys = {n * ATTN_CHUNK_KEYS, (n + 1) * ATTN_CHUNK_KEYS};
     struct item t;
-    item_init(&t, u, 0);
+    item_init(&t, u, u->rows, all_rows(u));
     do_keys(&t, keys, head0, heads, scratch, n, partial);
 }
 
 static void rest(const struct attn_unit *u, void *scratch)
 {
     const struct attn_range keys = {0, u->nk};
+    const struct attn_range rows = {attn_unit_tiled(u).hi, u->rows.hi};
     struct item t;
-    item_init(&t, u, attn_unit_tiled(u));
+    item_init(&t, u, rows, rows);
     do_keys(&t, keys, u->head_kv, 1, scratch, 0, NULL);
 }
 
@@ -311,8 +320,8 @@ static void rest(const struct attn_unit *u, void *scratch)
 static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial)
 {
     struct item t;
-    item_init(&t, u, 0);
-    const struct attn_range see = attn_band_any(u->band, 0, u->nq);
+    item_init(&t, u, u->rows, all_rows(u));
+    const struct attn_range see = attn_band_any(u->band, t.queries.lo, t.queries.hi);
     const int64_t first = see.lo / ATTN_CHUNK_KEYS;
     const int64_t end = min64(chunks, round_up(see.hi, ATTN_CHUNK_KEYS) / ATTN_CHUNK_KEYS);
     real *row = scratch;

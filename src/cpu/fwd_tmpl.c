@@ -284,7 +284,7 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
     t->next = keys_to_ask(t, n, need(arg, n));
     if (!t->loaded) {
         load_queries(t);
-        if (t->row0 > 0)
+        if (t->row0 > u->rows.lo)
             fetch_queries(u, t->row0 - BQ); /* the next item may be the block before */
         t->loaded = true;
     }
@@ -308,15 +308,16 @@ static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *
 {
     struct block t[ATTN_MOST_BLOCKS];
     struct attn_range see[ATTN_MOST_BLOCKS], all = {INT64_MAX, 0};
+    const int64_t end = attn_unit_tiled(u).hi;
     for (int64_t i = 0; i < blocks; i++) {
-        block_init(&t[i], u, row0 + i * BQ, attn_unit_tiled(u));
+        block_init(&t[i], u, row0 + i * BQ, end);
         begin(&t[i], scratch, i);
         t[i].vectors = t[i].rows <= HALF * VEC_N ? HALF : NV;
         see[i] = attn_band_any(u->band, t[i].query[0], t[i].query[BQ - 1] + 1);
         if (see[i].lo < see[i].hi)
             all = (struct attn_range){min64(all.lo, see[i].lo),
                                       see[i].hi > all.hi ? see[i].hi : all.hi};
-        if (see[i].lo < see[i].hi && row0 + blocks * BQ >= attn_unit_tiled(u))
+        if (see[i].lo < see[i].hi && row0 + blocks * BQ >= end)
             fetch_queries(u, t[i].row0); /* they come while the first tile is packed */
     }
     for (int64_t n = all.lo / BK; n * BK < all.hi; n++)
@@ -325,6 +326,21 @@ static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *
                 take_tile(&t[i], n, see[i], need, arg);
     for (int64_t i = 0; i < blocks; i++)
         finish(&t[i]);
+}
+
+static void unseeing(const struct attn_unit *u, int64_t head_kv, struct attn_range queries)
+{
+    const struct attn_problem *p = u->p;
+    for (int64_t i = queries.lo; i < queries.hi; i++)
+        for (int64_t g = 0; g < p->group; g++) {
+            const struct row row = {u, head_kv, i, head_kv * p->group + g, {0, 0}};
+            const struct outcome x = outcome_of(&row, 0, 0);
+            elem *const out = out_row(&row);
+            for (int64_t c = 0; c < p->head_dim_v; c++)
+                out[c] = elem_put(x.by < 0 ? 0 : x.by); /* NaN, if it is not below 0 */
+            store_lse(&row, x.lse);
+            store_weight(&row, 0, x.by);
+        }
 }
 
 #include "cpu/columns.h"
@@ -336,6 +352,7 @@ const struct attn_cpu_kernel KERNEL(attn_fwd) = {
     .tile_bytes = tile_bytes,
     .scratch_bytes = scratch_bytes,
     .pack = pack,
+    .unseeing = unseeing,
     .rows = rows,
     .columns = columns,
     .columns_bytes = columns_bytes,

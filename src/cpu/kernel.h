@@ -2,11 +2,12 @@
 /*
  * Between the schedule, which knows threads and sequences, and the kernels, which know vectors.
  *
- * A unit is one key/value head of one sequence with the query heads that share it. Its keys and
- * values are packed once, tile by tile, into a layout of the kernel's own. Its rows are all its
- * (query, head of the group) pairs, row r being query r / group and head r % group, cut into
- * blocks. A block of rows against the keys it sees is one item of work, or all blocks together are,
- * and so are a few rows past the last one; any thread may do any item.
+ * A unit is one key/value head of one sequence with the query heads that share it, or a part of its
+ * rows. Its keys and values are packed once, tile by tile, into a layout of the kernel's own. Its
+ * rows are (query, head of the group) pairs, row r being query r / group and head r % group, those
+ * that the band lets see a key, cut into blocks. A block of rows against the keys it sees is one
+ * item of work, or all blocks together are, and so are a few rows past the last one; any thread may
+ * do any item.
  */
 #ifndef ATTN_CPU_KERNEL_H
 #define ATTN_CPU_KERNEL_H
@@ -33,8 +34,10 @@ struct attn_unit {
     struct attn_sequence seq;
     int64_t b, head_kv;
     int64_t nq, nk;
-    int64_t rest; /* rows at its end that are in no block but in the decode form */
     struct attn_band band;
+    struct attn_range seeing; /* the sequence's queries that the band lets see a key */
+    struct attn_range rows;   /* those of the unit, of these queries */
+    int64_t rest; /* rows at its end that are in no block but in the decode form */
     const uint8_t *key_mask; /* of this sequence, nk bytes; null: every key is attended */
     char *weights;           /* per query token and query head how a score becomes a probability,
                                 for later; null: not wanted. See struct weight in tmpl.h */
@@ -59,13 +62,15 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->rest = 0;
     u->places = 1;
     u->band = u->seq.band;
+    u->seeing = attn_band_rows(u->band, u->nq);
+    u->rows = (struct attn_range){u->seeing.lo * p->group, u->seeing.hi * p->group};
     u->key_mask = u->seq.key_mask;
 }
 
 /* Rows of a unit that are in blocks. */
-static inline int64_t attn_unit_tiled(const struct attn_unit *u)
+static inline struct attn_range attn_unit_tiled(const struct attn_unit *u)
 {
-    return u->nq * u->p->group - u->rest;
+    return (struct attn_range){u->rows.lo, u->rows.hi - u->rest};
 }
 
 /* What packing found out about a tile. */
@@ -107,6 +112,8 @@ struct attn_cpu_kernel {
     int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room, int64_t blocks);
     /* Packs tile t of the unit to `to` and returns its info. */
     uint8_t (*pack)(const struct attn_unit *u, int64_t t, char *to);
+    /* Writes out and lse of a head's rows of queries, none of which sees a key. */
+    void (*unseeing)(const struct attn_unit *u, int64_t head_kv, struct attn_range queries);
     /* So many blocks of rows, the first of which starts at row0: writes their rows of out and lse.
      * They take each tile one after the other. Before they read it they call need(arg, t), which
      * returns once the tile is packed, and whether this thread has done that. */

@@ -7,6 +7,7 @@
 
 #include "cpu/isa.h"
 #include "cpu/team.h"
+#include "parallel.h"
 
 /* Bytes of state of the heads that a decode item walks through together: to read memory in order is
  * worth more than to stay in the first cache, but only the second is wide enough for the rest. */
@@ -34,6 +35,7 @@ struct job {
 };
 
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
@@ -44,19 +46,38 @@ static bool wants_columns(const struct attn_problem *p)
     return p->key_sums.data || p->probs_fn;
 }
 
-static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
-                      int64_t b)
+/* Rows of sequence b and one of its heads of keys that see a key. */
+static int64_t rows_of(const struct attn_problem *p, int64_t b)
 {
     const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-    return nq > 0 && p->group > 0 && !wants_columns(p) &&
-           kernel->decode->takes(p, nq * p->group, nk);
+    const struct attn_range seeing =
+        attn_band_rows(attn_band_of(p->rule, nq, nk, attn_prefix_of(p, b)), nq);
+    return (seeing.hi - seeing.lo) * p->group;
 }
 
-/* How a unit in the tiled form is cut. */
+static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
+                      int64_t b, int64_t rows)
+{
+    return !wants_columns(p) && kernel->decode->takes(p, rows, attn_axis_len(&p->key, b));
+}
+
+/* Rows are cut into parts where there are fewer heads than threads and keys are few: each thread
+ * packs them for itself then. What one thread writes and another reads is not written again before
+ * the other has given it up, line by line, which takes longer than to make it twice. */
+enum { KEYS_OF_PARTS = 4 * ATTN_TILE_KEYS, ROWS_OF_PARTS = 4 /* of the decode form: a step's */ };
+
+/* Those that are part n, of rows cut into pieces of `step`; the last one has what is left. */
+static struct attn_range part_of(struct attn_range rows, int64_t step, int32_t n, int32_t parts)
+{
+    const struct attn_range share = attn_share(pieces(rows.hi - rows.lo, step), n, parts);
+    return (struct attn_range){min64(rows.lo + share.lo * step, rows.hi),
+                               min64(rows.lo + share.hi * step, rows.hi)};
+}
+
+/* How the units of a sequence in the tiled form are cut. */
 struct cut {
     int64_t rest;   /* rows that are left to the decode form */
     int64_t blocks; /* of the others, in an item */
-    int64_t items;
     int64_t places; /* for tiles */
 };
 
@@ -74,14 +95,13 @@ static bool go_together(const struct attn_schedule *s, const struct attn_problem
 }
 
 static struct cut cut_of(const struct attn_schedule *s, const struct attn_problem *p,
-                         const struct attn_cpu_kernel *kernel, int64_t b)
+                         const struct attn_cpu_kernel *kernel, int64_t b, int64_t rows)
 {
-    const int64_t nk = attn_axis_len(&p->key, b), rows = attn_axis_len(&p->query, b) * p->group;
+    const int64_t nk = attn_axis_len(&p->key, b);
     struct cut c;
     c.rest = wants_columns(p) ? 0 : kernel->decode->rest_rows(p, rows, nk);
-    const int64_t blocks = pieces(rows - c.rest, kernel->block_rows);
+    const int64_t blocks = pieces(pieces(rows - c.rest, kernel->block_rows), s->parts);
     c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b) ? blocks : 1;
-    c.items = pieces(blocks, c.blocks) + (c.rest > 0);
     c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
     return c;
 }
@@ -115,19 +135,20 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     s->partial = 0;
     s->tiled = s->decoded = s->places = 0;
     for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-        if (is_decode(p, kernel, b)) {
+        const int64_t nk = attn_axis_len(&p->key, b), own = rows_of(p, b);
+        if (own == 0)
+            continue;
+        if (is_decode(p, kernel, b, own)) {
             size_t partial = 0;
             const int64_t chunks = chunks_of(nk);
             s->decoded++;
-            rows = max64(rows, nq * p->group);
-            if (chunks > 1 &&
-                !attn_room_add(&partial, (size_t)chunks,
-                           (size_t)kernel->decode->partial_bytes(p, nq * p->group)))
+            rows = max64(rows, own);
+            if (chunks > 1 && !attn_room_add(&partial, (size_t)chunks,
+                                             (size_t)kernel->decode->partial_bytes(p, own)))
                 return false;
             s->partial = partial > s->partial ? partial : s->partial;
-        } else if (nq > 0) {
-            const struct cut cut = cut_of(s, p, kernel, b);
+        } else {
+            const struct cut cut = cut_of(s, p, kernel, b, own);
             s->tiled++;
             s->places = max64(s->places, cut.places);
             rest = max64(rest, cut.rest);
@@ -158,11 +179,14 @@ static double items_of(const struct attn_problem *p, const struct attn_cpu_kerne
 {
     double items = 0;
     for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-        const int64_t blocks = pieces(nq * p->group, kernel->block_rows);
-        items += (double)(is_decode(p, kernel, b) ? chunks_of(nk)
-                          : wants_columns(p)      ? max64(blocks, pieces(nk, ATTN_TILE_KEYS))
-                                                  : blocks);
+        const int64_t nk = attn_axis_len(&p->key, b), rows = rows_of(p, b);
+        const int64_t blocks = pieces(rows, kernel->block_rows);
+        if (wants_columns(p))
+            items += (double)max64(blocks, pieces(nk, ATTN_TILE_KEYS));
+        else if (!is_decode(p, kernel, b, rows))
+            items += (double)blocks;
+        else
+            items += (double)(chunks_of(nk) > 1 ? chunks_of(nk) : pieces(rows, ROWS_OF_PARTS));
     }
     return items * (double)p->heads_kv;
 }
@@ -212,7 +236,8 @@ static bool plan_slots(struct attn_schedule *s, const struct attn_problem *p,
     s->packed = 0;
     if (!survey(s, p, kernel))
         return false;
-    s->tile = s->tiled > 0 ? (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room) : 0;
+    const bool tiles = s->tiled > 0 || wants_columns(p);
+    s->tile = tiles ? (size_t)kernel->tile_bytes(p->head_dim, p->head_dim_v, s->room) : 0;
     if (!attn_room_add(&s->packed, (size_t)s->places, s->tile))
         return false;
     s->slots = attn_team_slots(units, s->threads, s->packed + s->partial);
@@ -226,9 +251,14 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM || p->heads_kv > INT32_MAX ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
-    s->threads = threads == 1 ? 1
-                              : attn_team_threads(attn_team_work(p, kernel->block_rows),
-                                                  items_of(p, kernel), threads);
+    s->threads = 1;
+    if (threads > 1)
+        s->threads = attn_team_threads(attn_team_work(p, kernel->block_rows), threads);
+    if (s->threads > 1)
+        s->threads = attn_team_for(items_of(p, kernel), s->threads);
+    const bool parts = s->threads > units && units > 0 && p->key.max <= KEYS_OF_PARTS;
+    s->parts = parts ? (int32_t)pieces(s->threads, units) : 1;
+    units *= s->parts;
     s->fair = fair_of(p, s->threads);
     if (!plan_slots(s, p, kernel, units))
         return false;
@@ -281,7 +311,7 @@ static void do_chunk(const struct job *job, struct slot *slot, int64_t item, voi
 /* The last rows come first: under a causal mask they are the longest. */
 static void do_rows(const struct job *job, struct slot *slot, int64_t row0, void *scratch)
 {
-    if (row0 >= attn_unit_tiled(&slot->unit))
+    if (row0 >= attn_unit_tiled(&slot->unit).hi)
         job->kernel->decode->rest(&slot->unit, scratch);
     else
         job->kernel->rows(&slot->unit, row0, slot->blocks, scratch, need_tile, slot);
@@ -295,7 +325,8 @@ static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
     if (slot->decode)
         do_chunk(job, slot, item, scratch);
     else
-        do_rows(job, slot, item * slot->blocks * job->kernel->block_rows, scratch);
+        do_rows(job, slot, slot->unit.rows.lo + item * slot->blocks * job->kernel->block_rows,
+                scratch);
 }
 
 static void close_unit(void *arg, int32_t n, int32_t thread)
@@ -307,35 +338,68 @@ static void close_unit(void *arg, int32_t n, int32_t thread)
                                    job->scratch + (size_t)thread * job->s->scratch, slot->partial);
 }
 
+/* Rows of some heads that see no key. */
+static void write_unseeing(const struct job *job, const struct attn_unit *u, int64_t heads)
+{
+    const struct attn_range before = {0, u->seeing.lo}, behind = {u->seeing.hi, u->nq};
+    for (int64_t h = u->head_kv; h < u->head_kv + heads; h++) {
+        job->kernel->unseeing(u, h, before);
+        job->kernel->unseeing(u, h, behind);
+    }
+}
+
+/* Part n of the rows of a unit in the decode form; returns its items. */
+static int64_t open_decode(const struct job *job, struct slot *slot, int32_t n)
+{
+    const struct attn_problem *p = job->p;
+    struct attn_unit *u = &slot->unit;
+    slot->chunks = chunks_of(u->nk);
+    slot->heads = heads_of(p, job->kernel->decode, u->rows.hi - u->rows.lo, slot->chunks,
+                           job->s->threads);
+    u->rows = part_of(u->rows, ROWS_OF_PARTS, n, job->s->parts);
+    return u->rows.lo == u->rows.hi ? 0 : slot->chunks * pieces(p->heads_kv, slot->heads);
+}
+
+/* The same of one in the tiled form. */
+static int64_t open_tiled(const struct job *job, struct slot *slot, int32_t n)
+{
+    struct attn_unit *u = &slot->unit;
+    const int64_t step = job->kernel->block_rows;
+    const struct cut cut = cut_of(job->s, job->p, job->kernel, u->b, u->rows.hi - u->rows.lo);
+    const struct attn_range blocks = {u->rows.lo, u->rows.hi - cut.rest};
+    const bool last = n == job->s->parts - 1;
+    u->rows = part_of(blocks, step, n, job->s->parts);
+    const int64_t own = pieces(u->rows.hi - u->rows.lo, step);
+    u->rest = last ? cut.rest : 0;
+    u->rows.hi += u->rest;
+    u->places = cut.places;
+    slot->blocks = min64(cut.blocks, max64(own, 1));
+    slot->tiles.count = pieces(u->nk, ATTN_TILE_KEYS);
+    attn_parts_begin(&slot->tiles);
+    return pieces(own, slot->blocks) + (u->rest > 0);
+}
+
 static int64_t open_unit(void *arg, int32_t at, int64_t n)
 {
     const struct job *job = arg;
     const struct attn_problem *p = job->p;
     struct slot *slot = &job->slots[at];
     struct attn_unit *u = &slot->unit;
-    const int64_t b = job->order[n / p->heads_kv], head_kv = n % p->heads_kv;
-    slot->decode = is_decode(p, job->kernel, b);
-    if (slot->decode && head_kv > 0)
-        return 0; /* the first head's unit has all of them */
-    attn_unit_describe(u, p, b, head_kv);
+    const int64_t whole = job->s->parts == 1 ? n : n / job->s->parts;
+    const int64_t head_kv = whole % p->heads_kv;
+    const int32_t part = (int32_t)(n - whole * job->s->parts);
+    attn_unit_describe(u, p, job->order[whole / p->heads_kv], head_kv);
     u->room = job->s->room;
     u->weights = job->weights;
     u->asks = job->asks;
-    if (slot->decode) {
-        slot->chunks = chunks_of(u->nk);
-        slot->heads = heads_of(p, job->kernel->decode, u->nq * p->group, slot->chunks,
-                               job->s->threads);
-        return slot->chunks * ((p->heads_kv + slot->heads - 1) / slot->heads);
-    }
-    if (u->nq == 0)
+    slot->decode = is_decode(p, job->kernel, u->b, u->rows.hi - u->rows.lo);
+    if (slot->decode && head_kv > 0)
+        return 0; /* the first head's unit has all of them */
+    if (part == 0 && (u->seeing.lo > 0 || u->seeing.hi < u->nq))
+        write_unseeing(job, u, slot->decode ? p->heads_kv : 1);
+    if (u->rows.lo == u->rows.hi)
         return 0;
-    const struct cut cut = cut_of(job->s, p, job->kernel, b);
-    slot->tiles.count = pieces(u->nk, ATTN_TILE_KEYS);
-    attn_parts_begin(&slot->tiles);
-    slot->blocks = cut.blocks;
-    u->rest = cut.rest;
-    u->places = cut.places;
-    return cut.items;
+    return slot->decode ? open_decode(job, slot, part) : open_tiled(job, slot, part);
 }
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
@@ -362,7 +426,7 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
     job.scratch = attn_room_take(&at, (size_t)s->threads, s->scratch);
     char *const weights = attn_room_take(&at, 1, s->weights);
     job.weights = s->weights > 0 ? weights : NULL;
-    attn_team_run(s->threads, s->slots, p->batch * p->heads_kv, &work, &job, team);
+    attn_team_run(s->threads, s->slots, p->batch * p->heads_kv * s->parts, &work, &job, team);
     if (s->weights > 0)
         attn_columns_run(s, p, kernel, weights, at);
 }

@@ -14,6 +14,7 @@
 /* How a call is laid out over threads and workspace. */
 struct attn_schedule {
     int32_t threads, slots;
+    int32_t parts;          /* that the rows of a sequence are cut into, each a unit of its own */
     int64_t tiled, decoded; /* sequences in each form */
     int64_t tiles, room;    /* of the longest sequence in the tiled form; see struct attn_unit */
     int64_t places;         /* for tiles, of the unit that takes most */

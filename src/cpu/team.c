@@ -182,10 +182,14 @@ double attn_team_work(const struct attn_problem *p, int64_t block_rows)
     return vectors * 32 / (double)block_rows + others;
 }
 
-int32_t attn_team_threads(double work, double items, int32_t allowed)
+int32_t attn_team_for(double items, int32_t threads)
 {
-    const double worth = work / WORTH < items ? work / WORTH : items;
-    return worth >= allowed ? allowed : worth < 1 ? 1 : (int32_t)worth;
+    return items >= threads ? threads : items < 1 ? 1 : (int32_t)items;
+}
+
+int32_t attn_team_threads(double work, int32_t allowed)
+{
+    return attn_team_for(work / WORTH, allowed);
 }
 
 int32_t attn_team_slots(int64_t units, int32_t threads, size_t per_slot)
