@@ -9,7 +9,7 @@
 #include "cpu/masks.h"
 
 /* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most, and
- * of one whose heads are not narrow. */
+ * of most whose heads are not narrow. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
 enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */

@@ -170,8 +170,8 @@ INLINE void add_to_sums(const struct head *h, int64_t g, vec p, vmask sees)
                                    vec_select(sees, sums.lost, old.lost)});
 }
 
-/* o += p v for some vectors of columns from c on, up to dv at most, and for some keys of a run;
- * p: [steps][VEC_N]. */
+/* o += p v for some vectors of columns from c on, the last one up to dv at most, and for some keys
+ * of a run; p: [steps][VEC_N]. */
 INLINE void mix_columns(const struct item *t, real *o, const real *p, const struct run *run,
                         struct keys keys, int64_t c, int64_t dv, int rb, int vectors, bool hidden)
 {
@@ -184,7 +184,7 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
         const real *weight = p + (uint64_t)n / kb * VEC_N + (uint64_t)n % kb;
         vec value[4];
         UNROLL for (int i = 0; i < vectors; i++)
-            value[i] = values_at(v, c + i * VEC_N, dv);
+            value[i] = values_at(v, c + i * VEC_N, i < vectors - 1 ? INT64_MAX : dv);
         if (rb > 1)
             UNROLL for (int i = 0; i < vectors; i++)
                 vec_keep(&value[i]);
@@ -205,15 +205,25 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
 INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct run *run,
                      struct keys keys, int rb, bool hidden)
 {
-    const int vectors = rb < MOST_RB || MR * NV >= 16 ? 4 : 2; /* as registers have room for */
-    const int64_t whole = t->dv / VEC_N * VEC_N;
+    const int most = rb < MOST_RB || MR * NV >= 16 ? 4 : 2; /* as registers have room for */
+    const int64_t dv = t->dv;
     int64_t c = 0;
-    for (; c + vectors * VEC_N <= whole; c += vectors * VEC_N)
-        mix_columns(t, o, p, run, keys, c, c + vectors * VEC_N, rb, vectors, hidden);
-    for (; c < whole; c += VEC_N)
-        mix_columns(t, o, p, run, keys, c, c + VEC_N, rb, 1, hidden);
-    if (c < t->dv)
-        mix_columns(t, o, p, run, keys, c, t->dv, rb, 1, hidden);
+    for (; c + most * VEC_N <= dv; c += most * VEC_N) {
+        if (rb == 1 && most == 4 && c + 4 * VEC_N < dv && c + 5 * VEC_N >= dv) {
+            /* three and two, as a single sum waits for each of its additions */
+            mix_columns(t, o, p, run, keys, c, INT64_MAX, rb, 3, hidden);
+            c += 3 * VEC_N;
+            break;
+        }
+        mix_columns(t, o, p, run, keys, c, INT64_MAX, rb, most, hidden);
+    }
+    switch ((dv - c + VEC_N - 1) / VEC_N) {
+    case 4: mix_columns(t, o, p, run, keys, c, dv, rb, most, hidden); break;
+    case 3: mix_columns(t, o, p, run, keys, c, dv, rb, most < 3 ? most : 3, hidden); break;
+    case 2: mix_columns(t, o, p, run, keys, c, dv, rb, 2, hidden); break;
+    case 1: mix_columns(t, o, p, run, keys, c, dv, rb, 1, hidden); break;
+    default: break;
+    }
 }
 
 INLINE void mix_group(const struct item *t, const struct head *h, const struct group *g,
@@ -361,7 +371,7 @@ INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t
 static NOINLINE void head_run(const struct item *t, const struct head *h, const struct run *run,
                               const struct seen *seen)
 {
-    _Alignas(64) real weight[WIDE_ROWS * RUN];
+    _Alignas(64) real weight[ROWS * RUN];
     for (const struct group *g = t->group; g < t->group + t->groups; g++)
         dots(t, h, g, run, seen_by(seen, g), weight + g->first * RUN);
     for (int64_t n = 0; n < t->groups; n++) {

@@ -33,6 +33,8 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
         return ROWS;
     if (turns)
         return !more ? FEW : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
+    if (more && REAL_BITS == 64 && d >= 4 * VEC_N)
+        return far || d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
     if (d >= 4 * VEC_N)
         return more ? WIDE_ROWS : same_type && !far ? FEW * 6 / 8 : FEW;
     if (more && REAL_BITS == 64 && d > 2 * VEC_N)
@@ -125,15 +127,28 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
 static int64_t run_keys(const struct item *t, int64_t token)
 {
     /* Bytes of keys in a run, of all its heads and at least of one. */
-    enum { NEAR = 16000, LEAST = 8192, LEAST_OF_FOURS = 16384, LEAST_ASKED = 4096 };
-    /* Short runs where several groups read the keys, or memory is asked for beside them. */
-    const bool asks = t->u->asks != ATTN_ASKS_NOTHING, again = t->groups > 1 && !t->narrow;
+    enum { NEAR = 16000, LEAST = 16384, LEAST_ASKED = 4096 };
+    const bool asks = t->u->asks != ATTN_ASKS_NOTHING;
     const int64_t most = t->narrow ? turned_keys(t) : RUN, key = t->d * (int64_t)sizeof(elem);
-    if (!again && !asks)
+    /* Short where memory is asked for beside them, or where one row reads again what few others
+     * have read: products of more rows need not wait for the second cache. */
+    const bool one = t->rows % 2 == 1 && t->rows > 1 && t->rows < 2 * MOST_RB;
+    if (!asks && (t->narrow || !one))
         return most;
-    const int64_t short_run = t->rows > MOST_RB ? LEAST_OF_FOURS : LEAST;
-    const int64_t some = 1 + NEAR / token, least = (asks ? LEAST_ASKED : short_run) / key;
-    return min64(most, round_up(some > least ? some : least, VEC_N));
+    const int64_t some = 1 + NEAR / token;
+    const int64_t least = asks ? LEAST_ASKED / key : max64(LEAST / key, 16);
+    return min64(most, round_up(max64(some, least), VEC_N));
+}
+
+/* Of n keys from j on those that make a run: where the band hides some keys from some rows, those
+ * that all rows see have runs of their own, in which nothing asks what is hidden. */
+static int64_t cut_run(const struct item *t, int64_t j, int64_t n)
+{
+    const int64_t first = attn_band_row(t->u->band, t->queries.hi - 1).lo - j;
+    const int64_t end = attn_band_row(t->u->band, t->queries.lo).hi - j;
+    if (first > 0)
+        return min64(n, round_up(first, VEC_N));
+    return end < n && end >= 2 * VEC_N ? end / VEC_N * VEC_N : n;
 }
 
 static void walk(const struct item *t, real *scratch, int64_t head0, int64_t heads)
@@ -149,9 +164,9 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     struct run run;
     struct seen seen;
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
-        for (int64_t j = t->lo; j < t->hi; j += keys) {
+        for (int64_t j = t->lo; j < t->hi; j += run.n) {
             run.j = j;
-            run.n = min64(keys, t->hi - j);
+            run.n = cut_run(t, j, min64(keys, t->hi - j));
             const enum sight sight = look_at(t, &run);
             const bool hides = sight == SEE_SOME || t->masked;
             const int64_t end = sight == SEE_NONE ? 0 : by_token ? heads : outer + 1;

@@ -61,6 +61,7 @@ INLINE bool are_more(const struct attn_problem *p, int64_t nk, int64_t bytes)
 
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
 
 enum { LINE = 64 }; /* bytes of a cache line */
