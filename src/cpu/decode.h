@@ -58,7 +58,8 @@ struct item {
 
 /* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
 struct rows {
-    bool dense;           /* each row follows the one before */
+    int64_t step;         /* elements from row to row; 0 where pages hold them */
+    int64_t before, behind; /* of other heads, right before and behind each row */
     const elem *at[RUN];  /* past the run's end, up to a multiple of MOST_KB, of narrow heads to the
                              end of a step, its last one */
     const elem *next;     /* null where nothing is asked for */

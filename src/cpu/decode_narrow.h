@@ -26,15 +26,45 @@ static int64_t turned_keys(const struct item *t)
     return t->d > ALWAYS_NARROW || t->dv > ALWAYS_NARROW ? TURNED / 2 : TURNED;
 }
 
-/* Rows that follow each other: a compiler makes loads and permutations of them. */
-INLINE void turn_dense(real *to, int64_t step, const elem *from, int64_t n, int width)
+/* Rows that lie `apart`, their width or little more: a compiler makes loads and permutations of
+ * them. */
+INLINE void turn_dense(real *to, int64_t step, const elem *from, int64_t n, int width, int apart)
 {
     for (int c = 0; c < width; c++)
         for (int64_t j = 0; j < n; j++)
-            to[c * step + j] = elem_get(from[j * width + c]);
+            to[c * step + j] = elem_get(from[j * apart + c]);
+}
+
+/* The first n rows, if it can; else none. Returns how many. */
+INLINE int64_t turn_near(real *to, int64_t step, const struct rows *rows, int64_t n, int64_t width)
+{
+    const elem *const from = rows->at[0];
+    if (rows->step < 1 || rows->step > 4)
+        return 0;
+    switch (rows->step * 4 + width) {
+    case 1 * 4 + 1: turn_dense(to, step, from, n, 1, 1); break;
+    case 2 * 4 + 2: turn_dense(to, step, from, n, 2, 2); break;
+    case 3 * 4 + 3: turn_dense(to, step, from, n, 3, 3); break;
+    case 4 * 4 + 4: turn_dense(to, step, from, n, 4, 4); break;
+    case 2 * 4 + 1: turn_dense(to, step, from, n, 1, 2); break;
+    default: return 0;
+    }
+    return n;
 }
 
 #ifdef VEC_FOURS
+/* Rows of fewer than 4 reals: with some of other heads before or behind them they are 4. */
+INLINE void turn_few(real *to, int64_t step, const struct rows *rows, int64_t n, int64_t count)
+{
+    const int64_t skip = rows->behind < 4 - count ? count + rows->behind - 4 : 0;
+    for (int64_t j = 0; j < n; j += VEC_N) {
+        vec r[4];
+        vec_fours(r, (const void *const *)(rows->at + j), skip * (int64_t)sizeof(real));
+        for (int64_t i = 0; i < count; i++)
+            vec_store(to + i * step + j, r[i - skip]);
+    }
+}
+
 /* Rows of `count` reals, 4 or more: four columns at a time, the last of which may be some of those
  * before again. */
 INLINE void turn_fours(real *to, int64_t step, const elem *const *at, int64_t n, int64_t count)
@@ -69,16 +99,13 @@ INLINE void turn(const struct item *t, real *to, int64_t step, const struct rows
         turn_fours(to, step, rows->at, n, count);
         return;
     }
-#endif
-    if (numbers && rows->dense && width <= 4) {
-        j = n / VEC_N * VEC_N;
-        switch (width) {
-        case 1: turn_dense(to, step, rows->at[0], j, 1); break;
-        case 2: turn_dense(to, step, rows->at[0], j, 2); break;
-        case 3: turn_dense(to, step, rows->at[0], j, 3); break;
-        default: turn_dense(to, step, rows->at[0], j, 4); break;
-        }
+    if (count + rows->before + rows->behind >= 4 && bytes == count * (int64_t)sizeof(real)) {
+        turn_few(to, step, rows, n, count);
+        return;
     }
+#endif
+    if (numbers && width <= 4)
+        j = turn_near(to, step, rows, n / VEC_N * VEC_N, width);
     for (; j < n; j += VEC_N) {
         if (numbers && count <= 2) { /* most of a vector would be turned for nothing */
             for (int64_t c = 0; c < count; c++)

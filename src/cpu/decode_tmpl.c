@@ -46,9 +46,13 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     return FEW * 5 / 8;
 }
 
+/* So few keys are not worth turning queries and results around for, however many rows there are. */
+enum { FEW_KEYS = 4 };
+
 static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
-    return rows <= LEAST_ROWS || rows <= most_rows(p, nk);
+    const bool few_keys = nk <= FEW_KEYS && p->head_dim >= 2 * VEC_N;
+    return few_keys || rows <= LEAST_ROWS || rows <= most_rows(p, nk);
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
@@ -75,7 +79,7 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
 static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t heads)
 {
     struct item t;
-    item_shape(&t, p, rows, INT64_MAX);
+    item_shape(&t, p, min64(rows, ROWS), INT64_MAX);
     return round_up((heads * head_reals(&t) + t.value_room) * (int64_t)sizeof(real), 64);
 }
 
@@ -114,7 +118,9 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
     const int64_t end = t->narrow ? round_up(run->n, VEC_N) : round_up(run->n, MOST_KB);
     for (int64_t i = run->n; i < end; i++)
         rows->at[i] = rows->at[run->n - 1];
-    rows->dense = v->token == width && !paged;
+    rows->step = paged ? 0 : v->token;
+    rows->before = v->head == width ? (head0 + n) * width : 0;
+    rows->behind = v->head == width ? (t->u->p->heads_kv - 1 - head0 - n) * width : 0;
     rows->next = NULL;
     rows->apart = one ? width : v->token;
     if (t->u->asks != ATTN_ASKS_NOTHING && !paged && j + ahead + run->n <= t->hi)
@@ -312,12 +318,12 @@ static struct attn_range all_rows(const struct attn_unit *u)
     return (struct attn_range){u->seeing.lo * u->p->group, u->seeing.hi * u->p->group};
 }
 
-static void chunk(const struct attn_unit *u, int64_t n, int64_t head0, int64_t heads, void *scratch,
-                  char *partial)
+static void chunk(const struct attn_unit *u, struct attn_range rows, int64_t n, int64_t head0,
+                  int64_t heads, void *scratch, char *partial)
 {
-    const struct attn_range keys = {n * ATTN_CHUNK_KEYS, (n + 1) * ATTN_CHUNK_KEYS};
+    const struct attn_range keys = attn_chunk(u->p, u->nk, n);
     struct item t;
-    item_init(&t, u, u->rows, all_rows(u));
+    item_init(&t, u, rows, all_rows(u));
     do_keys(&t, keys, head0, heads, scratch, n, partial);
 }
 
@@ -337,8 +343,9 @@ static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char
     struct item t;
     item_init(&t, u, u->rows, all_rows(u));
     const struct attn_range see = attn_band_any(u->band, t.queries.lo, t.queries.hi);
-    const int64_t first = see.lo / ATTN_CHUNK_KEYS;
-    const int64_t end = min64(chunks, round_up(see.hi, ATTN_CHUNK_KEYS) / ATTN_CHUNK_KEYS);
+    const int64_t keys = attn_chunk_keys(u->p);
+    const int64_t first = min64(see.lo / keys, chunks - 1);
+    const int64_t end = min64(chunks, round_up(see.hi, keys) / keys);
     real *row = scratch;
     for (int64_t n = 0; n < u->p->heads_kv * t.rows; n++) {
         const int64_t head_kv = n / t.rows, r = n % t.rows;
@@ -365,6 +372,7 @@ static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char
 }
 
 const struct attn_cpu_decode KERNEL(attn_decode) = {
+    .item_rows = ROWS,
     .takes = takes,
     .scratch_bytes = scratch_bytes,
     .partial_bytes = partial_bytes,

@@ -17,8 +17,10 @@
 #include "problem.h"
 #include "score.h"
 
-/* Keys in a tile of the tiled form, and in a chunk of the decode form. Results depend on both. */
+/* Keys in a tile of the tiled form, and in a chunk of the decode form, where more of small heads.
+ * Results depend on both. */
 enum { ATTN_TILE_KEYS = 128, ATTN_CHUNK_KEYS = 512 };
+enum { ATTN_SMALL_CHUNK_KEYS = 2048, ATTN_SMALL_HEADS = 16 };
 
 enum { ATTN_MOST_BLOCKS = 8 }; /* of rows, in an item */
 
@@ -67,6 +69,27 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->key_mask = u->seq.key_mask;
 }
 
+/* The chunks of nk keys: all alike, but for the last one, which takes what is less than a quarter of
+ * another. */
+static inline int64_t attn_chunk_keys(const struct attn_problem *p)
+{
+    return p->head_dim <= ATTN_SMALL_HEADS && p->head_dim_v <= ATTN_SMALL_HEADS
+               ? ATTN_SMALL_CHUNK_KEYS
+               : ATTN_CHUNK_KEYS;
+}
+
+static inline int64_t attn_chunks(const struct attn_problem *p, int64_t nk)
+{
+    const int64_t keys = attn_chunk_keys(p);
+    return nk <= keys + keys / 4 ? 1 : (nk - keys / 4 + keys - 1) / keys;
+}
+
+static inline struct attn_range attn_chunk(const struct attn_problem *p, int64_t nk, int64_t n)
+{
+    const int64_t keys = attn_chunk_keys(p);
+    return (struct attn_range){n * keys, n + 1 < attn_chunks(p, nk) ? (n + 1) * keys : nk};
+}
+
 /* Rows of a unit that are in blocks. */
 static inline struct attn_range attn_unit_tiled(const struct attn_unit *u)
 {
@@ -82,19 +105,20 @@ enum {
 };
 
 /* The decode form. Its unit is a sequence with all its heads (head_kv and what is said of tiles are
- * not used), its items are chunks of keys for ranges of heads. It also takes the last rows of a
- * unit of the tiled form where they would fill little of a block. */
+ * not used), its items are chunks of keys for ranges of heads and of rows. It also takes the last
+ * rows of a unit of the tiled form where they would fill little of a block. */
 struct attn_cpu_decode {
+    int64_t item_rows; /* of an item, at most */
     /* Whether a sequence with so many rows to a key/value head takes this form. */
     bool (*takes)(const struct attn_problem *p, int64_t rows, int64_t nk);
     /* Bytes of the scratch memory of a thread for a range of so many heads, and of the partial
      * results of one chunk; rows: nq * group. */
     int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t rows, int64_t heads);
     int64_t (*partial_bytes)(const struct attn_problem *p, int64_t rows);
-    /* Chunk n for heads head0 .. head0 + heads - 1: to `partial`, or, if that is null because it is
-     * the only chunk, to out and lse. */
-    void (*chunk)(const struct attn_unit *u, int64_t n, int64_t head0, int64_t heads, void *scratch,
-                  char *partial);
+    /* Chunk n for some of the unit's rows, of heads head0 .. head0 + heads - 1: to `partial`, then
+     * for all rows, or, if that is null because it is the only chunk, to out and lse. */
+    void (*chunk)(const struct attn_unit *u, struct attn_range rows, int64_t n, int64_t head0,
+                  int64_t heads, void *scratch, char *partial);
     /* Adds up the partial results of all chunks to out and lse. */
     void (*merge)(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial);
     /* Of a unit of so many rows in the tiled form, how many at its end are better here. */

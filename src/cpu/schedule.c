@@ -19,7 +19,7 @@ struct slot {
     struct attn_parts tiles;
     char *partial;
     bool decode;
-    int64_t chunks, heads; /* decode: chunks of keys, heads in a range */
+    int64_t chunks, ranges, heads; /* decode: chunks of keys, ranges of heads, heads in a range */
     int64_t blocks;        /* else: blocks of rows in an item */
     struct attn_unit unit;
 };
@@ -61,10 +61,11 @@ static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel
     return !wants_columns(p) && kernel->decode->takes(p, rows, attn_axis_len(&p->key, b));
 }
 
-/* Rows are cut into parts where there are fewer heads than threads and keys are few: each thread
- * packs them for itself then. What one thread writes and another reads is not written again before
- * the other has given it up, line by line, which takes longer than to make it twice. */
-enum { KEYS_OF_PARTS = 4 * ATTN_TILE_KEYS, ROWS_OF_PARTS = 4 /* of the decode form: a step's */ };
+/* Rows are cut into parts where there are fewer heads than threads and keys are few, no more than a
+ * chunk: each thread packs them for itself then. What one thread writes and another reads is not
+ * written again before the other has given it up, line by line, which takes longer than to make it
+ * twice. */
+enum { ROWS_OF_PARTS = 4 /* of the decode form, at least: a step's */ };
 
 /* Those that are part n, of rows cut into pieces of `step`; the last one has what is left. */
 static struct attn_range part_of(struct attn_range rows, int64_t step, int32_t n, int32_t parts)
@@ -106,11 +107,6 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     return c;
 }
 
-static int64_t chunks_of(int64_t nk)
-{
-    return nk > ATTN_CHUNK_KEYS ? pieces(nk, ATTN_CHUNK_KEYS) : 1;
-}
-
 /* Heads that one decode item takes: as many as keep their state in the cache, but few enough that
  * all threads have something to do. */
 static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_decode *decode,
@@ -140,7 +136,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
             continue;
         if (is_decode(p, kernel, b, own)) {
             size_t partial = 0;
-            const int64_t chunks = chunks_of(nk);
+            const int64_t chunks = attn_chunks(p, nk);
             s->decoded++;
             rows = max64(rows, own);
             if (chunks > 1 && !attn_room_add(&partial, (size_t)chunks,
@@ -174,6 +170,13 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     return true;
 }
 
+/* Of a sequence in the decode form: its chunks, or parts of its rows. */
+static int64_t decode_items(const struct attn_problem *p, int64_t rows, int64_t nk)
+{
+    const int64_t chunks = attn_chunks(p, nk);
+    return chunks > 1 ? chunks : pieces(rows, ROWS_OF_PARTS);
+}
+
 /* Items that a call can be cut into, in the one of its rounds that has more. */
 static double items_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
 {
@@ -186,7 +189,7 @@ static double items_of(const struct attn_problem *p, const struct attn_cpu_kerne
         else if (!is_decode(p, kernel, b, rows))
             items += (double)blocks;
         else
-            items += (double)(chunks_of(nk) > 1 ? chunks_of(nk) : pieces(rows, ROWS_OF_PARTS));
+            items += (double)decode_items(p, rows, nk);
     }
     return items * (double)p->heads_kv;
 }
@@ -256,7 +259,7 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
         s->threads = attn_team_threads(attn_team_work(p, kernel->block_rows), threads);
     if (s->threads > 1)
         s->threads = attn_team_for(items_of(p, kernel), s->threads);
-    const bool parts = s->threads > units && units > 0 && p->key.max <= KEYS_OF_PARTS;
+    const bool parts = s->threads > units && units > 0 && attn_chunks(p, p->key.max) == 1;
     s->parts = parts ? (int32_t)pieces(s->threads, units) : 1;
     units *= s->parts;
     s->fair = fair_of(p, s->threads);
@@ -302,10 +305,15 @@ static bool need_tile(void *arg, int64_t t)
 
 static void do_chunk(const struct job *job, struct slot *slot, int64_t item, void *scratch)
 {
-    const int64_t first = item / slot->chunks * slot->heads, left = job->p->heads_kv - first;
-    job->kernel->decode->chunk(&slot->unit, item % slot->chunks, first,
-                                left < slot->heads ? left : slot->heads, scratch,
-                                slot->chunks > 1 ? slot->partial : NULL);
+    const struct attn_cpu_decode *decode = job->kernel->decode;
+    const struct attn_unit *u = &slot->unit;
+    const int64_t range = item / slot->chunks, piece = range / slot->ranges;
+    const int64_t first = (range - piece * slot->ranges) * slot->heads;
+    const int64_t row0 = u->rows.lo + piece * decode->item_rows;
+    const struct attn_range rows = {row0, min64(row0 + decode->item_rows, u->rows.hi)};
+    decode->chunk(u, rows, item - range * slot->chunks, first,
+                  min64(slot->heads, job->p->heads_kv - first), scratch,
+                  slot->chunks > 1 ? slot->partial : NULL);
 }
 
 /* The last rows come first: under a causal mask they are the longest. */
@@ -353,11 +361,13 @@ static int64_t open_decode(const struct job *job, struct slot *slot, int32_t n)
 {
     const struct attn_problem *p = job->p;
     struct attn_unit *u = &slot->unit;
-    slot->chunks = chunks_of(u->nk);
+    slot->chunks = attn_chunks(p, u->nk);
     slot->heads = heads_of(p, job->kernel->decode, u->rows.hi - u->rows.lo, slot->chunks,
                            job->s->threads);
     u->rows = part_of(u->rows, ROWS_OF_PARTS, n, job->s->parts);
-    return u->rows.lo == u->rows.hi ? 0 : slot->chunks * pieces(p->heads_kv, slot->heads);
+    slot->ranges = pieces(p->heads_kv, slot->heads);
+    return slot->chunks * slot->ranges *
+           pieces(u->rows.hi - u->rows.lo, job->kernel->decode->item_rows);
 }
 
 /* The same of one in the tiled form. */
