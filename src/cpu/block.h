@@ -217,6 +217,26 @@ INLINE void store_products(real *to, const real *qt, const real *keys, int64_t j
     }
 }
 
+/* The same of half as many rows from the j-th on. */
+INLINE void store_half(real *to, const real *qt, const real *keys, int64_t j, int64_t step,
+                       int64_t n, int nv)
+{
+    vec s[MR / 2][NV];
+    UNROLL for (int r = 0; r < MR / 2; r++)
+        UNROLL for (int v = 0; v < nv; v++)
+            s[r][v] = vec_zero();
+    for (int64_t c = 0; c < n; c++)
+        UNROLL for (int r = 0; r < MR / 2; r++) {
+            vec b = vec_spread(keys + (j + r) * step + c);
+            vec_keep(&b);
+            UNROLL for (int v = 0; v < nv; v++)
+                s[r][v] = vec_mac(b, vec_load(qt + c * BQ + v * VEC_N), s[r][v]);
+        }
+    UNROLL for (int r = 0; r < MR / 2; r++)
+        UNROLL for (int v = 0; v < nv; v++)
+            vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
+}
+
 /* Scores of keys j0 .. j1 - 1 of a tile to t->s, for when they are not used at once. */
 INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t step,
                          int64_t n, int nv)
@@ -291,6 +311,8 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, i
     }
 }
 
+enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 }; /* words of a column in a round of the loop */
+
 /* o[columns][BQ] += panel^T p over keys j0 .. j1 - 1 of the tile, MR columns or fewer; begun: o holds
  * something. careful: what a lane does not see counts as 0. The words of a column lie `step`
  * apart, in panels MR, and then as many are asked for `ahead`. */
@@ -298,7 +320,6 @@ INLINE void mix_panel(const struct block *t, real *o, bool begun, const real *pa
                       int64_t ahead, const real *p, int64_t j0, int64_t j1, bool careful,
                       int columns, int nv)
 {
-    enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 };
     vec acc[MR][NV];
     UNROLL for (int r = 0; r < columns; r++)
         UNROLL for (int v = 0; v < nv; v++)

@@ -166,10 +166,10 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
     return r;
 }
 
-/* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`; `words` and `step`, its
- * key_step, are constants where those are common. */
+/* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`, and of which none is seen
+ * from `end` on; `words` and `step`, its key_step, are constants where those are common. */
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
-                 int64_t step, int64_t words, int nv)
+                 int64_t end, int64_t step, int64_t words, int nv)
 {
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
@@ -178,9 +178,9 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
 
     if (part)
         see_tile(t, k0);
-    push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, true, words, nv);
+    push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, end, true, words, nv);
     if (t->shaped)
-        push_seen(t, at->packed_keys, k0, j0, whole.lo, whole.hi, false, words, nv);
+        push_seen(t, at->packed_keys, k0, j0, whole.lo, whole.hi, end, false, words, nv);
     else if (beside && nv == NV && words == 64 / PAIR && step == words)
         push_beside_64(t, at, j0, whole.lo, whole.hi);
     else if (beside && nv == NV && words == 128 / PAIR && step == words)
@@ -191,7 +191,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
         push_beside_half(t, at, j0, whole.lo, whole.hi);
     else
         push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
-    push_seen(t, at->packed_keys, k0, j0, whole.hi, j1, true, words, nv);
+    push_seen(t, at->packed_keys, k0, j0, whole.hi, j1, end, true, words, nv);
     add_sums(t);
     if (u->p->dropout.on)
         drop(t, k0, j0, j1);
@@ -201,7 +201,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
             see_bias(t, k0, j0, j1);
         mix_careful(t, at, j0, j1);
     } else {
-        mix_whole(t, at, j0, j1);
+        mix_whole(t, at, j0, min64(j1, round_up(end, AT_ONCE * PAIR)));
     }
     t->begun = true;
 }
@@ -278,7 +278,7 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
     const int64_t j0 = see.lo > k0 ? (see.lo - k0) / MR * MR : 0;
-    const int64_t j1 = round_up(min64(BK, see.hi - k0), MR);
+    const int64_t end = min64(BK, see.hi - k0), j1 = round_up(end, MR);
     if (t->masked && !see_masks(t, k0, j0, j1))
         return;
     t->next = keys_to_ask(t, n, need(arg, n));
@@ -294,13 +294,13 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
         fetch_results(t);
     const struct place at = place_of(u, n);
     if (t->vectors < NV)
-        tile(t, n, &at, j0, j1, at.key_step, words(t->d), HALF);
+        tile(t, n, &at, j0, j1, end, at.key_step, words(t->d), HALF);
     else if (!at.direct && t->d == 64) /* constants let the compiler fold the row addresses */
-        tile(t, n, &at, j0, j1, 64 / PAIR, 64 / PAIR, NV);
+        tile(t, n, &at, j0, j1, end, 64 / PAIR, 64 / PAIR, NV);
     else if (!at.direct && t->d == 128)
-        tile(t, n, &at, j0, j1, 128 / PAIR, 128 / PAIR, NV);
+        tile(t, n, &at, j0, j1, end, 128 / PAIR, 128 / PAIR, NV);
     else
-        tile(t, n, &at, j0, j1, at.key_step, words(t->d), NV);
+        tile(t, n, &at, j0, j1, end, at.key_step, words(t->d), NV);
 }
 
 static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *scratch,

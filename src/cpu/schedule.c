@@ -171,27 +171,38 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
 }
 
 /* Of a sequence in the decode form: its chunks, or parts of its rows. */
-static int64_t decode_items(const struct attn_problem *p, int64_t rows, int64_t nk)
+static double decode_items(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const int64_t chunks = attn_chunks(p, nk);
-    return chunks > 1 ? chunks : pieces(rows, ROWS_OF_PARTS);
+    return chunks > 1 ? (double)chunks : (double)rows / ROWS_OF_PARTS;
 }
 
-/* Items that a call can be cut into, in the one of its rounds that has more. */
+/* Items that a call can be cut into, in the one of its rounds that has more; the last rows of a
+ * sequence may be less than one. */
 static double items_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
 {
     double items = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t nk = attn_axis_len(&p->key, b), rows = rows_of(p, b);
-        const int64_t blocks = pieces(rows, kernel->block_rows);
-        if (wants_columns(p))
-            items += (double)max64(blocks, pieces(nk, ATTN_TILE_KEYS));
-        else if (!is_decode(p, kernel, b, rows))
-            items += (double)blocks;
+        const double blocks = (double)rows / kernel->block_rows;
+        const double tiles = wants_columns(p) ? (double)pieces(nk, ATTN_TILE_KEYS) : 0;
+        if (is_decode(p, kernel, b, rows))
+            items += decode_items(p, rows, nk);
         else
-            items += (double)decode_items(p, rows, nk);
+            items += blocks > tiles ? blocks : tiles;
     }
     return items * (double)p->heads_kv;
+}
+
+/* Out of those allowed. */
+static int32_t threads_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
+                          int32_t allowed)
+{
+    if (allowed == 1)
+        return 1;
+    const double work = attn_team_work(p, kernel->block_rows);
+    const int32_t worth = attn_team_threads(work, allowed);
+    return worth == 1 ? 1 : attn_team_for(work, items_of(p, kernel), worth);
 }
 
 /* Pairs of a query and a key that one item may have without keeping the others waiting. */
@@ -254,11 +265,7 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM || p->heads_kv > INT32_MAX ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
-    s->threads = 1;
-    if (threads > 1)
-        s->threads = attn_team_threads(attn_team_work(p, kernel->block_rows), threads);
-    if (s->threads > 1)
-        s->threads = attn_team_for(items_of(p, kernel), s->threads);
+    s->threads = threads_of(p, kernel, threads);
     const bool parts = s->threads > units && units > 0 && attn_chunks(p, p->key.max) == 1;
     s->parts = parts ? (int32_t)pieces(s->threads, units) : 1;
     units *= s->parts;

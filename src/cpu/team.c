@@ -182,14 +182,17 @@ double attn_team_work(const struct attn_problem *p, int64_t block_rows)
     return vectors * 32 / (double)block_rows + others;
 }
 
-int32_t attn_team_for(double items, int32_t threads)
-{
-    return items >= threads ? threads : items < 1 ? 1 : (int32_t)items;
-}
-
 int32_t attn_team_threads(double work, int32_t allowed)
 {
-    return attn_team_for(work / WORTH, allowed);
+    return work >= WORTH * allowed ? allowed : work < WORTH ? 1 : (int32_t)(work / WORTH);
+}
+
+int32_t attn_team_for(double work, double items, int32_t threads)
+{
+    if (items >= threads)
+        return threads;
+    const int32_t whole = items < 1 ? 1 : (int32_t)items;
+    return items > whole && work * (1 - 1 / items) >= WORTH * whole ? whole + 1 : whole;
 }
 
 int32_t attn_team_slots(int64_t units, int32_t threads, size_t per_slot)

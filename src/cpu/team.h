@@ -35,9 +35,10 @@ void attn_team_run(int32_t threads, int32_t slots, int64_t units,
 double attn_team_work(const struct attn_problem *p, int64_t block_rows);
 
 /* Threads out of those allowed that are worth waking for so many nanoseconds of work; and out of
- * them those that so many items are enough for. */
+ * them those that so many items are enough for, one more than are whole ones if that saves as
+ * much. */
 int32_t attn_team_threads(double work, int32_t allowed);
-int32_t attn_team_for(double items, int32_t threads);
+int32_t attn_team_for(double work, double items, int32_t threads);
 
 /* Slots for so many units of up to per_slot bytes each. */
 int32_t attn_team_slots(int64_t units, int32_t threads, size_t per_slot);

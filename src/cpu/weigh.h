@@ -393,13 +393,17 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
     }
 }
 
-/* The same for any keys and scores. hides: some lane does not see some of the keys. */
+/* The same for any keys and scores. hides: some lane does not see some of the keys, and none sees
+ * one from `end` on. */
 INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j,
-                      int64_t j1, bool hides, int64_t n, int nv)
+                      int64_t j1, int64_t end, bool hides, int64_t n, int nv)
 {
+    const int64_t last = end <= j1 - MR / 2 ? j1 - MR : j1; /* of which half is seen by nobody */
     if (j >= j1)
         return;
-    store_scores(t, keys, j, j1, n, n, nv);
+    store_scores(t, keys, j, last, n, n, nv);
+    if (last < j1)
+        store_half(t->s, t->qt, keys, last, n, n, nv);
     if (t->shaped)
         shape_scores(t, k0, j, j1);
     if (hides)
