@@ -384,8 +384,8 @@ typedef enum attn_pass { ATTN_PASS_FORWARD = 0, ATTN_PASS_BACKWARD = 1 } attn_pa
 ATTN_API attn_status attn_backward(attn_context *context, const attn_desc *desc);
 
 /* *bytes: the workspace that the call would use. The tensors that every call has may be null; what
- * is optional counts as used if its pointer is not null; arrays of lengths are read. The answer
- * holds for any contents of the tensors. */
+ * is optional counts as used if its pointer is not null; arrays of lengths, prefix among them, are
+ * read. The answer holds for any contents of the tensors. */
 ATTN_API attn_status attn_workspace_size(attn_context *context, const attn_desc *desc,
                                          attn_pass pass, size_t *bytes);
 

@@ -71,19 +71,16 @@ INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64
     return vec_sums(s);
 }
 
-/* The largest of n numbers, a power of two, but NaN: in four chains, as each comparison waits for
- * the last. */
+/* The largest of n numbers, a power of two, but NaN: in two chains, as each comparison waits for the
+ * last. */
 INLINE real most_of(const real *x, int64_t n)
 {
-    real most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (n < 4)
-        for (int64_t i = 0; i < n; i++)
-            most[i] = x[i] > most[i] ? x[i] : most[i];
-    for (int64_t j = 0; j + 4 <= n; j += 4)
-        UNROLL for (int i = 0; i < 4; i++)
-            most[i] = x[j + i] > most[i] ? x[j + i] : most[i];
-    const real a = most[0] > most[2] ? most[0] : most[2], b = most[1] > most[3] ? most[1] : most[3];
-    return a > b ? a : b;
+    real a = x[0] > -(real)INFINITY ? x[0] : -(real)INFINITY, b = -INFINITY;
+    for (int64_t i = 0; i + 2 <= n; i += 2) {
+        a = x[i] > a ? x[i] : a;
+        b = x[i + 1] > b ? x[i + 1] : b;
+    }
+    return b > a ? b : a;
 }
 
 static bool all_fit(const real *p, int64_t n, real limit)
@@ -217,13 +214,15 @@ INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct 
         }
         mix_columns(t, o, p, run, keys, c, INT64_MAX, rb, most, hidden);
     }
-    switch ((dv - c + VEC_N - 1) / VEC_N) {
-    case 4: mix_columns(t, o, p, run, keys, c, dv, rb, most, hidden); break;
-    case 3: mix_columns(t, o, p, run, keys, c, dv, rb, most < 3 ? most : 3, hidden); break;
-    case 2: mix_columns(t, o, p, run, keys, c, dv, rb, 2, hidden); break;
-    case 1: mix_columns(t, o, p, run, keys, c, dv, rb, 1, hidden); break;
-    default: break;
-    }
+    const int64_t left = (dv - c + VEC_N - 1) / VEC_N;
+    if (most == 4 && left == 4)
+        mix_columns(t, o, p, run, keys, c, dv, rb, 4, hidden);
+    else if (most == 4 && left == 3)
+        mix_columns(t, o, p, run, keys, c, dv, rb, 3, hidden);
+    else if (left == 2)
+        mix_columns(t, o, p, run, keys, c, dv, rb, 2, hidden);
+    else if (left == 1)
+        mix_columns(t, o, p, run, keys, c, dv, rb, 1, hidden);
 }
 
 INLINE void mix_group(const struct item *t, const struct head *h, const struct group *g,

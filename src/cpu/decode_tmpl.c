@@ -111,10 +111,12 @@ static void find_rows(const struct item *t, const struct attn_view *v, const str
     const int64_t size = (int64_t)sizeof(elem), b = t->u->b, j = run->j;
     const bool one = v->head == width && v->token == heads * width, paged = axis->table != NULL;
     const elem *const first = (const elem *)attn_view_at(v, axis, b, j, head0 + n, size);
-    for (int64_t i = 0; !paged && i < run->n; i++)
-        rows->at[i] = first + i * v->token;
-    for (int64_t i = 0; paged && i < run->n; i++)
-        rows->at[i] = (const elem *)attn_view_at(v, axis, b, j + i, head0 + n, size);
+    if (paged)
+        for (int64_t i = 0; i < run->n; i++)
+            rows->at[i] = (const elem *)attn_view_at(v, axis, b, j + i, head0 + n, size);
+    else
+        for (int64_t i = 0; i < run->n; i++)
+            rows->at[i] = first + i * v->token;
     const int64_t end = t->narrow ? round_up(run->n, VEC_N) : round_up(run->n, MOST_KB);
     for (int64_t i = run->n; i < end; i++)
         rows->at[i] = rows->at[run->n - 1];

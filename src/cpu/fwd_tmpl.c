@@ -328,16 +328,17 @@ static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *
         finish(&t[i]);
 }
 
-static void unseeing(const struct attn_unit *u, int64_t head_kv, struct attn_range queries)
+static void unseeing(const struct attn_unit *u, struct attn_range queries)
 {
     const struct attn_problem *p = u->p;
     for (int64_t i = queries.lo; i < queries.hi; i++)
         for (int64_t g = 0; g < p->group; g++) {
-            const struct row row = {u, head_kv, i, head_kv * p->group + g, {0, 0}};
+            const struct row row = {u, u->head_kv, i, u->head_kv * p->group + g, {0, 0}};
             const struct outcome x = outcome_of(&row, 0, 0);
             elem *const out = out_row(&row);
-            for (int64_t c = 0; c < p->head_dim_v; c++)
-                out[c] = elem_put(x.by < 0 ? 0 : x.by); /* NaN, if it is not below 0 */
+            memset(out, 0, (size_t)p->head_dim_v * sizeof *out);
+            for (int64_t c = 0; !(x.by < 0) && c < p->head_dim_v; c++)
+                out[c] = elem_put(x.by); /* NaN */
             store_lse(&row, x.lse);
             store_weight(&row, 0, x.by);
         }

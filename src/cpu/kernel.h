@@ -112,7 +112,7 @@ struct attn_cpu_decode {
     /* Whether a sequence with so many rows to a key/value head takes this form. */
     bool (*takes)(const struct attn_problem *p, int64_t rows, int64_t nk);
     /* Bytes of the scratch memory of a thread for a range of so many heads, and of the partial
-     * results of one chunk; rows: nq * group. */
+     * results of one chunk; rows: those of a head that see a key. */
     int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t rows, int64_t heads);
     int64_t (*partial_bytes)(const struct attn_problem *p, int64_t rows);
     /* Chunk n for some of the unit's rows, of heads head0 .. head0 + heads - 1: to `partial`, then
@@ -136,8 +136,8 @@ struct attn_cpu_kernel {
     int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room, int64_t blocks);
     /* Packs tile t of the unit to `to` and returns its info. */
     uint8_t (*pack)(const struct attn_unit *u, int64_t t, char *to);
-    /* Writes out and lse of a head's rows of queries, none of which sees a key. */
-    void (*unseeing)(const struct attn_unit *u, int64_t head_kv, struct attn_range queries);
+    /* Writes out and lse of the head's rows of queries none of which sees a key. */
+    void (*unseeing)(const struct attn_unit *u, struct attn_range queries);
     /* So many blocks of rows, the first of which starts at row0: writes their rows of out and lse.
      * They take each tile one after the other. Before they read it they call need(arg, t), which
      * returns once the tile is packed, and whether this thread has done that. */

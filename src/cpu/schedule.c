@@ -108,14 +108,14 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
 }
 
 /* Heads that one decode item takes: as many as keep their state in the cache, but few enough that
- * all threads have something to do. */
+ * all threads have something to do. cuts: of a sequence into items of all its heads. */
 static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_decode *decode,
-                        int64_t rows, int64_t chunks, int32_t threads)
+                        int64_t rows, int64_t cuts, int32_t threads)
 {
     if (p->heads_kv == 1)
         return 1;
     const int64_t one = decode->scratch_bytes(p, rows, 1);
-    const int64_t items = chunks * p->batch, enough = 3 * (int64_t)threads;
+    const int64_t items = cuts * p->batch, enough = 3 * (int64_t)threads;
     const int64_t ranges = threads == 1 || items >= enough ? 1 : (enough + items - 1) / items;
     int64_t heads = (p->heads_kv + ranges - 1) / ranges;
     if (heads > DECODE_STATE / one)
@@ -353,14 +353,12 @@ static void close_unit(void *arg, int32_t n, int32_t thread)
                                    job->scratch + (size_t)thread * job->s->scratch, slot->partial);
 }
 
-/* Rows of some heads that see no key. */
-static void write_unseeing(const struct job *job, const struct attn_unit *u, int64_t heads)
+/* Rows of the unit's head that see no key. */
+static void write_unseeing(const struct job *job, const struct attn_unit *u)
 {
     const struct attn_range before = {0, u->seeing.lo}, behind = {u->seeing.hi, u->nq};
-    for (int64_t h = u->head_kv; h < u->head_kv + heads; h++) {
-        job->kernel->unseeing(u, h, before);
-        job->kernel->unseeing(u, h, behind);
-    }
+    job->kernel->unseeing(u, before);
+    job->kernel->unseeing(u, behind);
 }
 
 /* Part n of the rows of a unit in the decode form; returns its items. */
@@ -368,13 +366,16 @@ static int64_t open_decode(const struct job *job, struct slot *slot, int32_t n)
 {
     const struct attn_problem *p = job->p;
     struct attn_unit *u = &slot->unit;
-    slot->chunks = attn_chunks(p, u->nk);
-    slot->heads = heads_of(p, job->kernel->decode, u->rows.hi - u->rows.lo, slot->chunks,
-                           job->s->threads);
+    const int64_t rows = u->rows.hi - u->rows.lo;
     u->rows = part_of(u->rows, ROWS_OF_PARTS, n, job->s->parts);
+    const int64_t some = pieces(u->rows.hi - u->rows.lo, job->kernel->decode->item_rows);
+    if (some == 0)
+        return 0;
+    slot->chunks = attn_chunks(p, u->nk);
+    slot->heads = heads_of(p, job->kernel->decode, rows, slot->chunks * some * job->s->parts,
+                           job->s->threads);
     slot->ranges = pieces(p->heads_kv, slot->heads);
-    return slot->chunks * slot->ranges *
-           pieces(u->rows.hi - u->rows.lo, job->kernel->decode->item_rows);
+    return slot->chunks * slot->ranges * some;
 }
 
 /* The same of one in the tiled form. */
@@ -410,12 +411,10 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     u->weights = job->weights;
     u->asks = job->asks;
     slot->decode = is_decode(p, job->kernel, u->b, u->rows.hi - u->rows.lo);
-    if (slot->decode && head_kv > 0)
-        return 0; /* the first head's unit has all of them */
     if (part == 0 && (u->seeing.lo > 0 || u->seeing.hi < u->nq))
-        write_unseeing(job, u, slot->decode ? p->heads_kv : 1);
-    if (u->rows.lo == u->rows.hi)
-        return 0;
+        write_unseeing(job, u);
+    if (u->rows.lo == u->rows.hi || (slot->decode && head_kv > 0))
+        return 0; /* where there are few rows, the first head's unit has all heads */
     return slot->decode ? open_decode(job, slot, part) : open_tiled(job, slot, part);
 }
 
