@@ -313,8 +313,8 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, i
 
 enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 }; /* words of a column in a round of the loop */
 
-/* o[columns][BQ] += panel^T p over keys j0 .. j1 - 1 of the tile, MR columns or fewer; begun: o holds
- * something. careful: what a lane does not see counts as 0. The words of a column lie `step`
+/* o[columns][BQ] += panel^T p over keys j0 .. j1 - 1 of the tile, MR columns or fewer; begun: o
+ * holds something. careful: what a lane does not see counts as 0. The words of a column lie `step`
  * apart, in panels MR, and then as many are asked for `ahead`. */
 INLINE void mix_panel(const struct block *t, real *o, bool begun, const real *panel, int64_t step,
                       int64_t ahead, const real *p, int64_t j0, int64_t j1, bool careful,

@@ -14,7 +14,7 @@ enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
 enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
-enum { MOST_KB = VEC_N < 4 ? (int)VEC_N : 4 }; /* of which so many at most are multiplied together */
+enum { MOST_KB = VEC_N < 4 ? (int)VEC_N : 4 }; /* of them multiplied together, at most */
 enum { GROUPS = ROWS };
 enum { RUN = 256 };                           /* keys of a run, at most; a multiple of VEC_N */
 

@@ -53,10 +53,12 @@ INLINE int64_t turn_near(real *to, int64_t step, const struct rows *rows, int64_
 }
 
 #ifdef VEC_FOURS
-/* Rows of fewer than 4 reals: with some of other heads before or behind them they are 4. */
-INLINE void turn_few(real *to, int64_t step, const struct rows *rows, int64_t n, int64_t count)
+/* Rows of fewer than 4 reals, `behind` which are so many of other heads: with some of these, or of
+ * those before them, they are 4. */
+INLINE void turn_few(real *to, int64_t step, const struct rows *rows, int64_t n, int64_t count,
+                     int64_t behind)
 {
-    const int64_t skip = rows->behind < 4 - count ? count + rows->behind - 4 : 0;
+    const int64_t skip = behind < 4 - count ? count + behind - 4 : 0;
     for (int64_t j = 0; j < n; j += VEC_N) {
         vec r[4];
         vec_fours(r, (const void *const *)(rows->at + j), skip * (int64_t)sizeof(real));
@@ -99,8 +101,10 @@ INLINE void turn(const struct item *t, real *to, int64_t step, const struct rows
         turn_fours(to, step, rows->at, n, count);
         return;
     }
-    if (count + rows->before + rows->behind >= 4 && bytes == count * (int64_t)sizeof(real)) {
-        turn_few(to, step, rows, n, count);
+    const int64_t part = (int64_t)(sizeof(real) / sizeof(elem)); /* elements in a real's bytes */
+    const int64_t before = rows->before / part, behind = rows->behind / part;
+    if (count + before + behind >= 4 && bytes == count * (int64_t)sizeof(real)) {
+        turn_few(to, step, rows, n, count, behind);
         return;
     }
 #endif

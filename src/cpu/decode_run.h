@@ -71,8 +71,8 @@ INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64
     return vec_sums(s);
 }
 
-/* The largest of n numbers, a power of two, but NaN: in two chains, as each comparison waits for the
- * last. */
+/* The largest of n numbers, a power of two, but NaN: in two chains, as each comparison waits for
+ * the last. */
 INLINE real most_of(const real *x, int64_t n)
 {
     real a = x[0] > -(real)INFINITY ? x[0] : -(real)INFINITY, b = -INFINITY;

@@ -69,8 +69,8 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->key_mask = u->seq.key_mask;
 }
 
-/* The chunks of nk keys: all alike, but for the last one, which takes what is less than a quarter of
- * another. */
+/* The chunks of nk keys: all alike, but for the last one, which takes what is less than a quarter
+ * of another. */
 static inline int64_t attn_chunk_keys(const struct attn_problem *p)
 {
     return p->head_dim <= ATTN_SMALL_HEADS && p->head_dim_v <= ATTN_SMALL_HEADS
