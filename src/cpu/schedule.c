@@ -170,11 +170,13 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     return true;
 }
 
-/* Of a sequence in the decode form: its chunks, or parts of its rows. */
+/* Of a sequence and head in the decode form: its chunks, or parts of its rows. */
 static double decode_items(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const int64_t chunks = attn_chunks(p, nk);
-    return chunks > 1 ? (double)chunks : (double)rows / ROWS_OF_PARTS;
+    if (chunks > 1 || (rows > 0 && rows <= ROWS_OF_PARTS))
+        return (double)chunks;
+    return (double)rows / ROWS_OF_PARTS;
 }
 
 /* Items that a call can be cut into, in the one of its rounds that has more; the last rows of a
