@@ -10,6 +10,8 @@
  */
 #include "cpu/decode_run.h"
 
+enum { LEAST_ROWS = FEW * 3 / 8 }; /* most_rows(), at least */
+
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
  * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
@@ -21,7 +23,6 @@
  * once. What else makes the tiled form pack is where keys lie and what hides them, on which no
  * result may depend.
  */
-enum { LEAST_ROWS = FEW * 3 / 8 }; /* what it is at least */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
