@@ -56,14 +56,19 @@ struct item {
     int64_t query[ROWS], head[ROWS]; /* its query and the head of its group */
 };
 
-/* The keys or values of a run, of one head, and as many rows that memory is asked for meanwhile. */
+/* The keys or values of the heads that an item walks through; of a run and a head, where they lie,
+ * and as many rows that memory is asked for meanwhile. */
 struct rows {
+    const struct attn_view *view;
+    const elem *first;    /* the sequence's, of the item's first head; null where pages hold them */
+    int64_t width;
     int64_t step;         /* elements from row to row; 0 where pages hold them */
-    int64_t before, behind; /* of other heads, right before and behind each row */
+    bool one;             /* rows of all those heads are one array, token by token */
+    int64_t apart;        /* elements from one that memory is asked for to the following one */
+    int64_t before, behind; /* numbers of other heads, right before and behind each row */
+    const elem *next;     /* what memory is asked for; null: nothing */
     const elem *at[RUN];  /* past the run's end, up to a multiple of MOST_KB, of narrow heads to the
                              end of a step, its last one */
-    const elem *next;     /* null where nothing is asked for */
-    int64_t apart;        /* elements from one of those to the following one */
 };
 
 /* Keys j .. j + n - 1, all of them in work. */

@@ -112,28 +112,29 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
                                      vec before)
 {
     const struct group *const g = &t->group[n];
-    real score[VEC_N], p[VEC_N], *r = h->r + n * VEC_N;
+    real score[VEC_N], p[VEC_N], *const old = h->r + n * VEC_N;
+    vec r = vec_load(old);
     vec_store(score, s);
     vec_store(p, before);
     for (int64_t i = 0; i < g->rb; i++) {
         const int64_t lane = i * g->kb;
         const real most = most_of(score + lane, g->kb);
         real to = most;
-        if (most <= r[lane])
+        if (most <= old[lane])
             continue;
-        if (r[lane] > -(real)INFINITY) {
-            const real limit = vec_first(limit_of(vec_set(r[lane]), t->span));
+        if (old[lane] > -(real)INFINITY) {
+            const real limit = vec_first(limit_of(vec_set(old[lane]), t->span));
             if (all_fit(p + lane, g->kb, limit))
                 continue;
             to = vec_first(firm(vec_set(most), t->span));
-            rescale(t, h, n, i, root_factor(vec_set(r[lane]), t->scale, vec_set(to)));
+            rescale(t, h, n, i, root_factor(vec_set(old[lane]), t->scale, vec_set(to)));
         }
-        for (int64_t at = lane; at < lane + g->kb; at++)
-            r[at] = to;
+        const uint32_t lanes = ((UINT32_C(1) << g->kb) - 1) << lane;
+        r = vec_select(vmask_of(lanes), vec_set(to), r);
     }
+    vec_store(old, r);
     /* A row still without a reference sees only -inf. */
-    return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(),
-                      probability(s, t->scale, vec_load(r)));
+    return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(), probability(s, t->scale, r));
 }
 
 /* A group's sums, added to as Kahan does: a lane adds many numbers that may all be alike, whose

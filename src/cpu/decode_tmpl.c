@@ -101,34 +101,50 @@ static enum sight look_at(const struct item *t, const struct run *run)
                : SEE_SOME;
 }
 
-/* Finds the rows of head head0 + n in a run, and which to ask memory for: those `ahead` keys
- * further on, or, where the rows of all `heads` heads are one array, the n-th share of theirs, in
- * the order of memory; none past the chunk. */
-static void find_rows(const struct item *t, const struct attn_view *v, const struct run *run,
-                      int64_t ahead, int64_t head0, int64_t heads, int64_t n, int64_t width,
-                      struct rows *rows)
+/* Rows of `width` numbers of heads head0 .. head0 + heads - 1. */
+static void rows_init(struct rows *rows, const struct item *t, const struct attn_view *v,
+                      int64_t width, int64_t head0, int64_t heads)
 {
     const struct attn_axis *axis = &t->u->p->key;
-    const int64_t size = (int64_t)sizeof(elem), b = t->u->b, j = run->j;
-    const bool one = v->head == width && v->token == heads * width, paged = axis->table != NULL;
-    const elem *const first = (const elem *)attn_view_at(v, axis, b, j, head0 + n, size);
-    if (paged)
-        for (int64_t i = 0; i < run->n; i++)
-            rows->at[i] = (const elem *)attn_view_at(v, axis, b, j + i, head0 + n, size);
-    else
-        for (int64_t i = 0; i < run->n; i++)
-            rows->at[i] = first + i * v->token;
+    const int64_t size = (int64_t)sizeof(elem);
+    const bool paged = axis->table != NULL;
+    rows->view = v;
+    rows->first = paged ? NULL : (const elem *)attn_view_at(v, axis, t->u->b, 0, head0, size);
+    rows->width = width;
+    rows->step = paged ? 0 : v->token;
+    rows->one = v->head == width && v->token == heads * width;
+    rows->apart = rows->one ? width : v->token;
+    rows->before = rows->behind = 0;
+}
+
+/* Finds those of head head0 + n in a run, and which to ask memory for: those `ahead` keys further
+ * on, or, where the rows of all `heads` heads are one array, the n-th share of theirs, in the order
+ * of memory; none past the chunk. */
+static void find_rows(const struct item *t, const struct run *run, int64_t ahead, int64_t head0,
+                      int64_t n, struct rows *rows)
+{
+    const struct attn_view *v = rows->view;
+    const int64_t width = rows->width;
     const int64_t end = t->narrow ? round_up(run->n, VEC_N) : round_up(run->n, MOST_KB);
+    if (rows->first) {
+        const elem *row = rows->first + run->j * rows->step + n * v->head;
+        for (int64_t i = 0; i < run->n; i++, row += rows->step)
+            rows->at[i] = row;
+    } else {
+        for (int64_t i = 0; i < run->n; i++)
+            rows->at[i] = (const elem *)attn_view_at(v, &t->u->p->key, t->u->b, run->j + i,
+                                                     head0 + n, sizeof(elem));
+    }
     for (int64_t i = run->n; i < end; i++)
         rows->at[i] = rows->at[run->n - 1];
-    rows->step = paged ? 0 : v->token;
-    rows->before = v->head == width ? (head0 + n) * width : 0;
-    rows->behind = v->head == width ? (t->u->p->heads_kv - 1 - head0 - n) * width : 0;
+    if (t->narrow && v->head == width) {
+        rows->before = (head0 + n) * width;
+        rows->behind = (t->u->p->heads_kv - 1 - head0 - n) * width;
+    }
     rows->next = NULL;
-    rows->apart = one ? width : v->token;
-    if (t->u->asks != ATTN_ASKS_NOTHING && !paged && j + ahead + run->n <= t->hi)
-        rows->next = (const elem *)attn_view_at(v, axis, b, j + ahead, head0, size) +
-                     n * (one ? run->n * width : v->head);
+    if (ahead > 0 && rows->first && run->j + ahead + run->n <= t->hi)
+        rows->next = rows->first + (run->j + ahead) * rows->step +
+                     n * (rows->one ? run->n * width : v->head);
 }
 
 /* Keys of a run, where a token has so many bytes of them, in all heads that are walked through
@@ -170,21 +186,27 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t keys = run_keys(t, token);
     const int64_t ahead =
         t->u->asks == ATTN_ASKS_NOTHING ? 0 : round_up(1 + AHEAD / token, keys);
+    const bool whole = !t->u->key_mask && attn_band_whole(t->u->band, t->queries.lo,
+                                                          t->queries.hi, t->lo, t->hi);
     struct run run;
     struct seen seen;
+    rows_init(&run.k, t, &p->k, t->d, head0, heads);
+    rows_init(&run.v, t, &p->v, t->dv, head0, heads);
     for (int64_t outer = 0; outer < (by_token ? 1 : heads); outer++)
         for (int64_t j = t->lo; j < t->hi; j += run.n) {
             run.j = j;
-            run.n = cut_run(t, j, min64(keys, t->hi - j));
-            const enum sight sight = look_at(t, &run);
+            run.n = min64(keys, t->hi - j);
+            if (!whole)
+                run.n = cut_run(t, j, run.n);
+            const enum sight sight = whole ? SEE_ALL : look_at(t, &run);
             const bool hides = sight == SEE_SOME || t->masked;
             const int64_t end = sight == SEE_NONE ? 0 : by_token ? heads : outer + 1;
             for (int64_t n = by_token ? 0 : outer; n < end; n++) {
                 const struct head h = head_at(t, scratch, n, head0 + n);
                 if (hides && !see_run(t, h.head_kv, &run, &seen))
                     continue;
-                find_rows(t, &p->k, &run, ahead, head0, heads, n, t->d, &run.k);
-                find_rows(t, &p->v, &run, ahead, head0, heads, n, t->dv, &run.v);
+                find_rows(t, &run, ahead, head0, n, &run.k);
+                find_rows(t, &run, ahead, head0, n, &run.v);
                 if (t->narrow)
                     narrow_run(t, &h, &run, hides ? &seen : NULL);
                 else

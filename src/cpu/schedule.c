@@ -218,11 +218,12 @@ static double fair_of(const struct attn_problem *p, int32_t threads)
 
 /* Few keys and values are in the second cache when they have been used before, more of them in the
  * third if the call before had the same, and so near that to ask for them takes longer than to
- * wait: the more, the fewer rows there are to read them again. */
+ * wait: the more, the fewer rows there are to read them again. A third cache that several cores
+ * share has 16 MB and more. */
 static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
 {
     const bool few = p->query.max * p->group < 4;
-    const double near = !same_keys ? 1 << 20 : few ? 1 << 23 : 1 << 22; /* bytes */
+    const double near = !same_keys ? 1 << 20 : few ? 1 << 24 : 1 << 22; /* bytes */
     const struct attn_axis *a = &p->key;
     const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
     const double bytes = keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
