@@ -74,7 +74,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     for (int64_t lane = 0; lane < BQ; lane++) {
         t->query[lane] = query;
         t->q[lane] = q + query * p->q.token + head * p->q.head;
-        t->see[lane] = attn_band_row(u->band, query);
+        t->see[lane] = attn_band_row(u->seq.band, query);
         t->head[lane] = h + head;
         t->slope[lane] = p->alibi.data ? (real)attn_slope_of(&u->seq, h + head) : 0;
         if (lane + 1 < t->rows && ++head == p->group) {

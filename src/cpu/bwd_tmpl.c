@@ -244,7 +244,7 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
 
     const bool whole =
         ready->all && !w->hides && !t->partly &&
-        attn_band_whole(u->band, t->query[0], t->query[BQ - 1] + 1, w->k0 + j0, w->k0 + j1);
+        attn_band_whole(u->seq.band, t->query[0], t->query[BQ - 1] + 1, w->k0 + j0, w->k0 + j1);
     const bool finite = w->finite && ready->q_finite && ready->dout_finite;
     if (whole && finite && !t->shaped) {
         weigh_products(t, ready, w->k, at_p, j0, j1, d, dout_t);
@@ -504,7 +504,7 @@ static void finish(const struct attn_unit *u)
 /* Whether a row sees a key with a score above -inf; in the plain way. */
 static NOINLINE bool sees_any(const struct attn_unit *u, int64_t query, int64_t head)
 {
-    const struct row row = {u, u->head_kv, query, head, attn_band_row(u->band, query)};
+    const struct row row = {u, u->head_kv, query, head, attn_band_row(u->seq.band, query)};
     for (int64_t j = row.see.lo; j < row.see.hi; j++)
         if (!(careful_score(&row, j) <= -(double)INFINITY))
             return true;

@@ -95,7 +95,7 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
             t.r[lane] = w->r;
             t.l[lane] = w->by;
         }
-        const struct attn_range see = attn_band_any(u->band, t.query[0], t.query[BQ - 1] + 1);
+        const struct attn_range see = attn_band_any(u->seq.band, t.query[0], t.query[BQ - 1] + 1);
         const int64_t lo = see.lo > k0 ? see.lo - k0 : 0, hi = min64(see.hi - k0, keys);
         const int64_t j0 = lo / MR * MR, j1 = hi > 0 ? round_up(hi, MR) : 0;
         if (!score_tile(&t, n, (const real *)(const void *)tile, j0, j1))

@@ -95,7 +95,7 @@ static enum sight look_at(const struct item *t, const struct run *run)
         kept -= u->key_mask[run->j + i] == 0;
     if (kept == 0)
         return SEE_NONE;
-    return kept == run->n && attn_band_whole(u->band, t->queries.lo, t->queries.hi, run->j,
+    return kept == run->n && attn_band_whole(u->seq.band, t->queries.lo, t->queries.hi, run->j,
                                              run->j + run->n)
                ? SEE_ALL
                : SEE_SOME;
@@ -169,8 +169,8 @@ static int64_t run_keys(const struct item *t, int64_t token)
  * that all rows see have runs of their own, in which nothing asks what is hidden. */
 static int64_t cut_run(const struct item *t, int64_t j, int64_t n)
 {
-    const int64_t first = attn_band_row(t->u->band, t->queries.hi - 1).lo - j;
-    const int64_t end = attn_band_row(t->u->band, t->queries.lo).hi - j;
+    const int64_t first = attn_band_row(t->u->seq.band, t->queries.hi - 1).lo - j;
+    const int64_t end = attn_band_row(t->u->seq.band, t->queries.lo).hi - j;
     if (first > 0)
         return min64(n, round_up(first, VEC_N));
     return end < n && end >= 2 * VEC_N ? end / VEC_N * VEC_N : n;
@@ -186,7 +186,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t keys = run_keys(t, token);
     const int64_t ahead =
         t->u->asks == ATTN_ASKS_NOTHING ? 0 : round_up(1 + AHEAD / token, keys);
-    const bool whole = !t->u->key_mask && attn_band_whole(t->u->band, t->queries.lo,
+    const bool whole = !t->u->key_mask && attn_band_whole(t->u->seq.band, t->queries.lo,
                                                           t->queries.hi, t->lo, t->hi);
     struct run run;
     struct seen seen;
@@ -244,17 +244,18 @@ static void item_init(struct item *t, const struct attn_unit *u, struct attn_ran
     t->u = u;
     item_shape(t, u->p, all.hi - all.lo, u->nk);
     t->rows = rows.hi - rows.lo;
-    int64_t query = rows.lo / u->p->group, head = rows.lo % u->p->group;
+    const int64_t group = u->p->group;
+    int64_t query = attn_quotient(rows.lo, group), head = rows.lo - query * group;
     for (int64_t r = 0; r < t->rows; r++) {
         t->query[r] = query;
         t->head[r] = head;
-        t->see[r] = attn_band_row(u->band, query);
-        if (++head == u->p->group) {
+        t->see[r] = attn_band_row(u->seq.band, query);
+        if (++head == group) {
             head = 0;
             query++;
         }
     }
-    t->queries = (struct attn_range){all.lo / u->p->group, u->seeing.hi};
+    t->queries = (struct attn_range){attn_quotient(all.lo, group), u->seeing.hi};
     make_groups(t);
     t->scale = score_exponent(u->p);
     t->span = score_span(u->p);
@@ -317,7 +318,7 @@ static void close_row(const struct item *t, const struct head *h, int64_t index,
 static void do_keys(struct item *t, struct attn_range keys, int64_t head0, int64_t heads,
                     void *scratch, int64_t chunk, char *partial)
 {
-    const struct attn_range see = attn_band_any(t->u->band, t->queries.lo, t->queries.hi);
+    const struct attn_range see = attn_band_any(t->u->seq.band, t->queries.lo, t->queries.hi);
     t->lo = keys.lo > see.lo ? keys.lo : see.lo;
     t->hi = min64(keys.hi, see.hi);
     for (int64_t i = 0; i < heads; i++) {
@@ -367,7 +368,7 @@ static void merge(const struct attn_unit *u, int64_t chunks, void *scratch, char
 {
     struct item t;
     item_init(&t, u, u->rows, all_rows(u));
-    const struct attn_range see = attn_band_any(u->band, t.queries.lo, t.queries.hi);
+    const struct attn_range see = attn_band_any(u->seq.band, t.queries.lo, t.queries.hi);
     const int64_t keys = attn_chunk_keys(u->p);
     const int64_t first = min64(see.lo / keys, chunks - 1);
     const int64_t end = min64(chunks, round_up(see.hi, keys) / keys);

@@ -313,7 +313,7 @@ static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *
         block_init(&t[i], u, row0 + i * BQ, end);
         begin(&t[i], scratch, i);
         t[i].vectors = t[i].rows <= HALF * VEC_N ? HALF : NV;
-        see[i] = attn_band_any(u->band, t[i].query[0], t[i].query[BQ - 1] + 1);
+        see[i] = attn_band_any(u->seq.band, t[i].query[0], t[i].query[BQ - 1] + 1);
         if (see[i].lo < see[i].hi)
             all = (struct attn_range){min64(all.lo, see[i].lo),
                                       see[i].hi > all.hi ? see[i].hi : all.hi};

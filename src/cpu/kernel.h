@@ -17,6 +17,9 @@
 #include "problem.h"
 #include "score.h"
 
+/* n / by: a division takes as long as much else of a tiny call, in which it is mostly by one. */
+static inline int64_t attn_quotient(int64_t n, int64_t by) { return by == 1 ? n : n / by; }
+
 /* Keys in a tile of the tiled form, and in a chunk of the decode form, where more of small heads.
  * Results depend on both. */
 enum { ATTN_TILE_KEYS = 128, ATTN_CHUNK_KEYS = 512 };
@@ -36,7 +39,6 @@ struct attn_unit {
     struct attn_sequence seq;
     int64_t b, head_kv;
     int64_t nq, nk;
-    struct attn_band band;
     struct attn_range seeing; /* the sequence's queries that the band lets see a key */
     struct attn_range rows;   /* those of the unit, of these queries */
     int64_t rest; /* rows at its end that are in no block but in the decode form */
@@ -63,8 +65,7 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->nk = u->seq.nk;
     u->rest = 0;
     u->places = 1;
-    u->band = u->seq.band;
-    u->seeing = attn_band_rows(u->band, u->nq);
+    u->seeing = attn_band_rows(u->seq.band, u->nq);
     u->rows = (struct attn_range){u->seeing.lo * p->group, u->seeing.hi * p->group};
     u->key_mask = u->seq.key_mask;
 }

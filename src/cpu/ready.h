@@ -159,7 +159,7 @@ static void prepare_block(const struct attn_unit *u, int64_t row0, int64_t end, 
     vec bad_q = vec_zero(), bad_dout = vec_zero();
 
     block_init(t, u, row0, end);
-    r->see = attn_band_any(u->band, t->query[0], t->query[BQ - 1] + 1);
+    r->see = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
     r->all = t->rows == BQ;
     t->qt = a.qt;
     load_queries(t);
@@ -199,7 +199,7 @@ static struct attn_range strip_sees(const struct attn_unit *u, int64_t strip)
 {
     const int64_t first = strip * STRIP * BQ;
     const int64_t last = min64(first + STRIP * BQ, rows_of(u)) - 1;
-    return attn_band_any(u->band, first / u->p->group, last / u->p->group + 1);
+    return attn_band_any(u->seq.band, first / u->p->group, last / u->p->group + 1);
 }
 
 #endif

@@ -37,7 +37,7 @@ struct job {
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
+static int64_t pieces(int64_t n, int64_t of) { return n <= of ? n > 0 : (n + of - 1) / of; }
 
 /* Columns of the probabilities are made in a second round, from tiles with room for all keys: from
  * the very scores that the tiled form has. */
@@ -317,7 +317,8 @@ static void do_chunk(const struct job *job, struct slot *slot, int64_t item, voi
 {
     const struct attn_cpu_decode *decode = job->kernel->decode;
     const struct attn_unit *u = &slot->unit;
-    const int64_t range = item / slot->chunks, piece = range / slot->ranges;
+    const int64_t range = attn_quotient(item, slot->chunks);
+    const int64_t piece = attn_quotient(range, slot->ranges);
     const int64_t first = (range - piece * slot->ranges) * slot->heads;
     const int64_t row0 = u->rows.lo + piece * decode->item_rows;
     const struct attn_range rows = {row0, min64(row0 + decode->item_rows, u->rows.hi)};
@@ -406,10 +407,11 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     const struct attn_problem *p = job->p;
     struct slot *slot = &job->slots[at];
     struct attn_unit *u = &slot->unit;
-    const int64_t whole = job->s->parts == 1 ? n : n / job->s->parts;
-    const int64_t head_kv = whole % p->heads_kv;
+    const int64_t whole = attn_quotient(n, job->s->parts);
+    const int64_t b = attn_quotient(whole, p->heads_kv);
+    const int64_t head_kv = whole - b * p->heads_kv;
     const int32_t part = (int32_t)(n - whole * job->s->parts);
-    attn_unit_describe(u, p, job->order[whole / p->heads_kv], head_kv);
+    attn_unit_describe(u, p, job->order[b], head_kv);
     u->room = job->s->room;
     u->weights = job->weights;
     u->asks = job->asks;

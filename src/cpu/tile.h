@@ -68,7 +68,7 @@ static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
     return sizeof(elem) == sizeof(real) && rows.hi - rows.lo <= DIRECT_ROWS &&
            n >= MR && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
            !has_masks(p) && !shapes_scores(p) &&
-           attn_band_whole(u->band, u->seeing.lo, u->seeing.hi, k0, k0 + n);
+           attn_band_whole(u->seq.band, u->seeing.lo, u->seeing.hi, k0, k0 + n);
 }
 
 static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
