@@ -20,8 +20,9 @@ enum { LEAST_ROWS = FEW * 3 / 8 }; /* most_rows(), at least */
  * one vector's a block of so few rows loads each number of a key for a single product, and one of
  * more is twice as wide: some more rows had better be here where heads are wide. So they had where
  * keys are so many that they come from memory: here they are read in its order, of all heads at
- * once. What else makes the tiled form pack is where keys lie and what hides them, on which no
- * result may depend.
+ * once. So had those that are turned: in f64 a block of a few more rows than a vector has lanes
+ * takes as long as one of two vectors. What else makes the tiled form pack is where keys lie and
+ * what hides them, on which no result may depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
@@ -40,6 +41,8 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
         return more ? WIDE_ROWS : same_type && !far ? FEW * 6 / 8 : FEW;
     if (more && REAL_BITS == 64 && d > 2 * VEC_N)
         return far ? WIDE_ROWS : FEW * 6 / 8;
+    if (more && REAL_BITS == 64 && d < VEC_N && p->head_dim_v < VEC_N && nk >= SOME_KEYS)
+        return WIDE_ROWS;
     if (d < VEC_N && nk < 64)
         return LEAST_ROWS;
     if (more && d >= 32 && (far || 6 * whole <= 7 * d))
