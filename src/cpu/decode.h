@@ -9,7 +9,7 @@
 #include "cpu/masks.h"
 
 /* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most, and
- * of most whose heads are not narrow. */
+ * of most heads. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
 enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
@@ -65,7 +65,7 @@ struct rows {
     int64_t step;         /* elements from row to row; 0 where pages hold them */
     bool one;             /* rows of all those heads are one array, token by token */
     int64_t apart;        /* elements from one that memory is asked for to the following one */
-    int64_t before, behind; /* numbers of other heads, right before and behind each row */
+    int64_t before, behind; /* narrow heads: others' numbers right before and behind each row */
     const elem *next;     /* what memory is asked for; null: nothing */
     const elem *at[RUN];  /* past the run's end, up to a multiple of MOST_KB, of narrow heads to the
                              end of a step, its last one */
