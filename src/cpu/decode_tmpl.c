@@ -37,6 +37,8 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
         return !more ? FEW : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
     if (more && REAL_BITS == 64 && d >= 4 * VEC_N)
         return far || d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
+    if (d >= 4 * VEC_N && REAL_BITS == 64 && are_more(p, nk, 8 * FAR_BYTES))
+        return 2 * FEW;
     if (d >= 4 * VEC_N)
         return more ? WIDE_ROWS : same_type && !far ? FEW * 6 / 8 : FEW;
     if (more && REAL_BITS == 64 && d > 2 * VEC_N)
