@@ -21,6 +21,7 @@ enum { RUN = 256 };                           /* keys of a run, at most; a multi
 /* Numbers of a narrow head, at most: of many keys, of some, of any; and what many and some are. */
 enum { NARROW = VEC_N < 8 ? 12 : 24, OFTEN_NARROW = VEC_N < 8 ? 12 : 20, ALWAYS_NARROW = 12 };
 enum { MANY_KEYS = 256, SOME_KEYS = 128 };
+enum { FEW_TURNED = 16 }; /* keys that are not worth turning, and 4 for each number of theirs */
 
 /* Scratch: for each head of the item its queries as words and its state. */
 struct head {
@@ -103,12 +104,14 @@ static int64_t head_reals(const struct item *t)
 }
 
 /* Whether to turn keys and values pays: few rows had better read them as they lie, above all where
- * keys are few or heads fill a vector, or nearly. More rows never make a head less narrow, nor do
- * more keys. */
+ * keys are few or heads fill a vector, or nearly; all the more where a step of several rows has
+ * their few keys at once. More rows never make a head less narrow, nor do more keys. */
 static bool is_narrow(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     const bool same_type = sizeof(elem) == sizeof(real), fills = width % VEC_N == 0;
+    if (LANES > VEC_N && nk <= FEW_TURNED + 4 * width)
+        return false;
     if (width <= ALWAYS_NARROW) {
         const bool few = nk < MANY_KEYS || (REAL_BITS == 64 && rows < 3);
         return few ? width < 3 * rows : width <= 4 * rows;

@@ -29,7 +29,7 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
     const bool packs = !same_type || p->head_dim_v < MR, far = are_more(p, nk, 4 * FAR_BYTES);
     const bool turns = packs && nk >= MANY_KEYS &&
-                       is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : 0);
+                       is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : SOME_KEYS - 1);
     const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
     if (turns && more && REAL_BITS == 64)
         return ROWS;
@@ -52,8 +52,9 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     return FEW * 5 / 8;
 }
 
-/* So few keys are not worth turning queries and results around for, however many rows there are. */
-enum { FEW_KEYS = 4 };
+/* So few keys are not worth turning queries and results around for, however many rows there are,
+ * where a group of the tiled form has room for twice as many. */
+enum { FEW_KEYS = MR > 4 ? 4 : 0 };
 
 static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
