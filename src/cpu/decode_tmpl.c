@@ -52,9 +52,9 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     return FEW * 5 / 8;
 }
 
-/* So few keys are not worth turning queries and results around for, however many rows there are,
- * where a group of the tiled form has room for twice as many. */
-enum { FEW_KEYS = MR > 4 ? 4 : 0 };
+/* So few keys are not worth turning queries and results around for, however many rows there are;
+ * where blocks are of three vectors and more they are. */
+enum { FEW_KEYS = LANES == VEC_N ? 4 : 0 };
 
 static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
