@@ -11,7 +11,7 @@
 /* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most, and
  * of most heads. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
-enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2 };
+enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2, MORE_ROWS = 3 * FEW < ROWS ? 3 * FEW : ROWS };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { MOST_KB = VEC_N < 4 ? (int)VEC_N : 4 }; /* of them multiplied together, at most */

@@ -12,44 +12,70 @@
 
 enum { LEAST_ROWS = FEW * 3 / 8 }; /* most_rows(), at least */
 
+/* Whether keys and values of a head, or of all heads, are so many that blocks wait for memory. */
+static bool is_long(const struct attn_problem *p, int64_t nk)
+{
+    return are_more(p, nk, 8 * FAR_BYTES);
+}
+
+static bool are_long(const struct attn_problem *p, int64_t nk)
+{
+    return are_more(p, nk * p->heads_kv, 32 * FAR_BYTES);
+}
+
+/* most_rows() where the fewest lanes of a block are one vector's: it loads each number of a key for
+ * a single product, and one of a few more rows is twice as wide, so some more rows had better be
+ * here where heads are wide, or turned. */
+static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
+{
+    const bool far = are_more(p, nk, 4 * FAR_BYTES);
+    const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
+    if (turns)
+        return REAL_BITS == 64 ? ROWS : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
+    if (d >= 4 * VEC_N && REAL_BITS == 64)
+        return far || d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
+    if (d >= 4 * VEC_N)
+        return WIDE_ROWS;
+    if (d > 2 * VEC_N && REAL_BITS == 64)
+        return far ? WIDE_ROWS : FEW * 6 / 8;
+    if (d < VEC_N && p->head_dim_v < VEC_N && nk >= SOME_KEYS && REAL_BITS == 64)
+        return WIDE_ROWS;
+    if (d < VEC_N && nk < 64)
+        return LEAST_ROWS;
+    return d >= 32 && (far || 6 * whole <= 7 * d) ? FEW * 6 / 8 : FEW * 5 / 8;
+}
+
+/* The same where they are several vectors', and for types that are always packed. */
+static int64_t rows_of_several(const struct attn_problem *p, int64_t nk, bool turns)
+{
+    const bool same_type = sizeof(elem) == sizeof(real), far = are_more(p, nk, 4 * FAR_BYTES);
+    const int64_t d = p->head_dim;
+    if (turns)
+        return same_type ? MORE_ROWS : FEW;
+    if (d >= 4 * VEC_N && REAL_BITS == 64 && is_long(p, nk))
+        return d < 128 ? MORE_ROWS : 2 * FEW;
+    if (d >= 4 * VEC_N && same_type && are_long(p, nk))
+        return REAL_BITS == 64 ? 2 * FEW : FEW * 5 / 4;
+    if (d >= 4 * VEC_N)
+        return same_type && !far ? FEW * 6 / 8 : FEW;
+    return d < VEC_N && nk < 64 ? LEAST_ROWS : FEW * 5 / 8;
+}
+
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
  * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
  * what each row takes by itself where keys are few, too. Many keys of narrow heads had better be
- * turned than packed, which the tiled form does if type or width ask for it. Where those lanes are
- * one vector's a block of so few rows loads each number of a key for a single product, and one of
- * more is twice as wide: some more rows had better be here where heads are wide. So they had where
- * keys are so many that they come from memory: here they are read in its order, of all heads at
- * once. So had those that are turned: in f64 a block of a few more rows than a vector has lanes
- * takes as long as one of two vectors. What else makes the tiled form pack is where keys lie and
- * what hides them, on which no result may depend.
+ * turned than packed, which the tiled form does if type or width ask for it. More rows had better
+ * be here where keys are so many that they come from memory: here they are read in its order, of
+ * all heads at once. What else makes the tiled form pack is where keys lie and what hides them, on
+ * which no result may depend.
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
-    const bool same_type = sizeof(elem) == sizeof(real), more = same_type && LANES == VEC_N;
-    const bool packs = !same_type || p->head_dim_v < MR, far = are_more(p, nk, 4 * FAR_BYTES);
+    const bool same_type = sizeof(elem) == sizeof(real), packs = !same_type || p->head_dim_v < MR;
     const bool turns = packs && nk >= MANY_KEYS &&
                        is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : SOME_KEYS - 1);
-    const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
-    if (turns && more && REAL_BITS == 64)
-        return ROWS;
-    if (turns)
-        return !more ? FEW : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
-    if (more && REAL_BITS == 64 && d >= 4 * VEC_N)
-        return far || d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
-    if (d >= 4 * VEC_N && REAL_BITS == 64 && are_more(p, nk, 8 * FAR_BYTES))
-        return 2 * FEW;
-    if (d >= 4 * VEC_N)
-        return more ? WIDE_ROWS : same_type && !far ? FEW * 6 / 8 : FEW;
-    if (more && REAL_BITS == 64 && d > 2 * VEC_N)
-        return far ? WIDE_ROWS : FEW * 6 / 8;
-    if (more && REAL_BITS == 64 && d < VEC_N && p->head_dim_v < VEC_N && nk >= SOME_KEYS)
-        return WIDE_ROWS;
-    if (d < VEC_N && nk < 64)
-        return LEAST_ROWS;
-    if (more && d >= 32 && (far || 6 * whole <= 7 * d))
-        return FEW * 6 / 8;
-    return FEW * 5 / 8;
+    return same_type && LANES == VEC_N ? rows_of_one(p, nk, turns) : rows_of_several(p, nk, turns);
 }
 
 /* So few keys are not worth turning queries and results around for, however many rows there are;
@@ -71,11 +97,12 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const bool widest = same_type && p->head_dim >= 4 * VEC_N;
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
+    const bool again = LANES == VEC_N || !(is_long(p, nk) || are_long(p, nk)); /* read them */
     const bool more = same_type && LANES == VEC_N && p->head_dim > VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
     const int64_t some = !more ? 1 : widest ? 3 : 2;
     if (past_half > 0)
-        return (wide || many) && past_half <= FEW * some / 8 ? past_half : 0;
+        return (wide || many) && again && past_half <= FEW * some / 8 ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4
                          : wide || (many && same_type)  ? FEW * (far ? 3 : 4) / 8
                          : many || p->head_dim >= VEC_N ? FEW / 4

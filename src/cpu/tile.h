@@ -10,8 +10,17 @@
 
 #include "cpu/pack.h"
 
-/* So many rows at most use tiles where they lie, and ask for keys and values so many keys ahead. */
-enum { DIRECT_ROWS = 4 * BQ, AHEAD = 16 };
+/* Where tiles are used as they lie, keys and values are asked for so many keys ahead. */
+enum { AHEAD = 16 };
+
+/* How many rows use them so, at most. Other heads' rows between those of a tile leave it few places
+ * in the first cache: with short registers, which load more for as many products, packing pays for
+ * itself sooner. */
+static int64_t direct_rows(const struct attn_problem *p)
+{
+    const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
+    return (EXP2_BESIDE == 3 && !dense ? 3 : 4) * BQ;
+}
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
@@ -65,7 +74,7 @@ static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
     const struct attn_range rows = attn_unit_tiled(u);
-    return sizeof(elem) == sizeof(real) && rows.hi - rows.lo <= DIRECT_ROWS &&
+    return sizeof(elem) == sizeof(real) && rows.hi - rows.lo <= direct_rows(p) &&
            n >= MR && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
            !has_masks(p) && !shapes_scores(p) &&
            attn_band_whole(u->seq.band, u->seeing.lo, u->seeing.hi, k0, k0 + n);
