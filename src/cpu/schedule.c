@@ -207,13 +207,21 @@ static int32_t threads_of(const struct attn_problem *p, const struct attn_cpu_ke
     return worth == 1 ? 1 : attn_team_for(work, items_of(p, kernel), worth);
 }
 
-/* Pairs of a query and a key that one item may have without keeping the others waiting. */
+/* Pairs of a query and a key that one item may have without keeping the others waiting: those of a
+ * whole unit where all are alike and each thread has as many. */
 static double fair_of(const struct attn_problem *p, int32_t threads)
 {
-    double pairs = 0;
-    for (int64_t b = 0; b < p->batch; b++)
-        pairs += attn_pairs_of(p, b);
-    return threads == 1 ? pairs : pairs * (double)p->heads_kv / (3 * (double)threads);
+    double pairs = 0, most = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const double own = attn_pairs_of(p, b);
+        pairs += own;
+        most = own > most ? own : most;
+    }
+    if (threads == 1)
+        return pairs;
+    if (p->batch * p->heads_kv % threads == 0 && most * (double)p->batch == pairs)
+        return most;
+    return pairs * (double)p->heads_kv / (3 * (double)threads);
 }
 
 /* Few keys and values are in the second cache when they have been used before, more of them in the
