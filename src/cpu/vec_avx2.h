@@ -246,15 +246,22 @@ INLINE vec vec_sums(const vec r[VEC_N])
 INLINE void vec_keep(vec *a) { __asm__("" : "+x"(*a)); }
 INLINE void vec_spill(vec *a) { __asm__("" : "+m"(*a)); }
 
-/* Words of 32 bits, then the half of one that may be left. */
+/* Words of 32 bits, and the half of one that may be left: in one store, as what is loaded right
+ * behind two waits for both to leave. */
 #define VEC_LOAD_SOME
 INLINE void vec_load_some(void *to, const void *from, int64_t n)
 {
     const __m256i number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i whole = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n / 4)), number);
-    _mm256_storeu_si256(to, _mm256_maskload_epi32(from, whole));
-    if (n % 4 != 0)
-        memcpy((char *)to + n / 4 * 4, (const char *)from + n / 4 * 4, 2);
+    const __m256i words = _mm256_set1_epi32((int)(n / 4));
+    __m256i some = _mm256_maskload_epi32(from, _mm256_cmpgt_epi32(words, number));
+    if (n % 4 != 0) {
+        uint16_t half;
+        memcpy(&half, (const char *)from + n / 4 * 4, sizeof half);
+        const __m256i last = _mm256_and_si256(_mm256_cmpeq_epi32(words, number),
+                                              _mm256_set1_epi32(half));
+        some = _mm256_or_si256(some, last);
+    }
+    _mm256_storeu_si256(to, some);
 }
 
 /* Even and odd places make products of 64 bits each. */
