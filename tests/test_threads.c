@@ -34,6 +34,7 @@ static const struct shape {
     {"some blocks of rows, far keys", 2, {20, 60}, {650, 660}, 3, 3, 128, 144, 1, 0},
     {"narrow heads", 3, {2, 2, 2}, {9000, 0, 2300}, 24, 6, 7, 12, 1, 0},
     {"few rows, a part of one that alone would not be narrow", 1, {9}, {2000}, 1, 1, 12, 7, 0, 0},
+    {"long keys of heads alike", 1, {21}, {270}, 2, 2, 1024, 1024, 0, 0},
     {"few rows, parts whose windows begin elsewhere", 1, {9}, {2000}, 1, 1, 12, 7, 0, 1},
 };
 

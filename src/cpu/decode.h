@@ -8,8 +8,8 @@
 
 #include "cpu/masks.h"
 
-/* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most, and
- * of most heads. */
+/* Lanes of the smallest block of the tiled form; as many rows, or 16; rows of an item, at most, of
+ * most heads, and of those that gain most. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
 enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2, MORE_ROWS = 3 * FEW < ROWS ? 3 * FEW : ROWS };
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
@@ -21,7 +21,9 @@ enum { RUN = 256 };                           /* keys of a run, at most; a multi
 /* Numbers of a narrow head, at most: of many keys, of some, of any; and what many and some are. */
 enum { NARROW = VEC_N < 8 ? 12 : 24, OFTEN_NARROW = VEC_N < 8 ? 12 : 20, ALWAYS_NARROW = 12 };
 enum { MANY_KEYS = 256, SOME_KEYS = 128 };
-enum { FEW_TURNED = 16 }; /* keys that are not worth turning, and 4 for each number of theirs */
+/* Keys that are not worth turning, and 4 for each number of theirs, where LANES are several
+ * vectors'. */
+enum { FEW_TURNED = 16 };
 
 /* Scratch: for each head of the item its queries as words and its state. */
 struct head {
@@ -104,8 +106,8 @@ static int64_t head_reals(const struct item *t)
 }
 
 /* Whether to turn keys and values pays: few rows had better read them as they lie, above all where
- * keys are few or heads fill a vector, or nearly; all the more where a step of several rows has
- * their few keys at once. More rows never make a head less narrow, nor do more keys. */
+ * keys are few or heads fill a vector, or nearly. More rows never make a head less narrow, nor do
+ * more keys. */
 static bool is_narrow(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const int64_t width = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;

@@ -20,7 +20,7 @@ static bool is_long(const struct attn_problem *p, int64_t nk)
 
 static bool are_long(const struct attn_problem *p, int64_t nk)
 {
-    return are_more(p, nk * p->heads_kv, 32 * FAR_BYTES);
+    return are_more(p, nk, 32 * FAR_BYTES / max64(p->heads_kv, 1));
 }
 
 /* most_rows() where the fewest lanes of a block are one vector's: it loads each number of a key for
@@ -45,13 +45,15 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
     return d >= 32 && (far || 6 * whole <= 7 * d) ? FEW * 6 / 8 : FEW * 5 / 8;
 }
 
+_Static_assert(REAL_BITS == 32 || 2 * (int)FEW <= (int)ROWS, "rows of an item");
+
 /* The same where they are several vectors', and for types that are always packed. */
 static int64_t rows_of_several(const struct attn_problem *p, int64_t nk, bool turns)
 {
     const bool same_type = sizeof(elem) == sizeof(real), far = are_more(p, nk, 4 * FAR_BYTES);
     const int64_t d = p->head_dim;
     if (turns)
-        return same_type ? MORE_ROWS : FEW;
+        return same_type && d < MR ? MORE_ROWS : FEW;
     if (d >= 4 * VEC_N && REAL_BITS == 64 && is_long(p, nk))
         return d < 128 ? MORE_ROWS : 2 * FEW;
     if (d >= 4 * VEC_N && same_type && are_long(p, nk))
@@ -90,19 +92,19 @@ static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
  * a few past either had better be here, more of them where heads are wide or keys many, but not too
- * many: both read them. */
+ * many, as both read them. */
 static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), many = nk >= MANY_KEYS;
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const bool widest = same_type && p->head_dim >= 4 * VEC_N;
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
-    const bool again = LANES == VEC_N || !(is_long(p, nk) || are_long(p, nk)); /* read them */
+    const bool once = same_type && LANES > VEC_N && (is_long(p, nk) || are_long(p, nk));
     const bool more = same_type && LANES == VEC_N && p->head_dim > VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
     const int64_t some = !more ? 1 : widest ? 3 : 2;
     if (past_half > 0)
-        return (wide || many) && again && past_half <= FEW * some / 8 ? past_half : 0;
+        return (wide || many) && !once && past_half <= FEW * some / 8 ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4
                          : wide || (many && same_type)  ? FEW * (far ? 3 : 4) / 8
                          : many || p->head_dim >= VEC_N ? FEW / 4
