@@ -13,12 +13,12 @@
 enum { LEAST_ROWS = FEW * 3 / 8 }; /* most_rows(), at least */
 
 /* Whether keys and values of a head, or of all heads, are so many that blocks wait for memory. */
-static bool is_long(const struct attn_problem *p, int64_t nk)
+static bool head_is_long(const struct attn_problem *p, int64_t nk)
 {
     return are_more(p, nk, 8 * FAR_BYTES);
 }
 
-static bool are_long(const struct attn_problem *p, int64_t nk)
+static bool heads_are_long(const struct attn_problem *p, int64_t nk)
 {
     return are_more(p, nk, 32 * FAR_BYTES / max64(p->heads_kv, 1));
 }
@@ -54,9 +54,9 @@ static int64_t rows_of_several(const struct attn_problem *p, int64_t nk, bool tu
     const int64_t d = p->head_dim;
     if (turns)
         return same_type && d < MR ? MORE_ROWS : FEW;
-    if (d >= 4 * VEC_N && REAL_BITS == 64 && is_long(p, nk))
+    if (d >= 4 * VEC_N && REAL_BITS == 64 && head_is_long(p, nk))
         return d < 128 ? MORE_ROWS : 2 * FEW;
-    if (d >= 4 * VEC_N && same_type && are_long(p, nk))
+    if (d >= 4 * VEC_N && same_type && heads_are_long(p, nk))
         return REAL_BITS == 64 ? 2 * FEW : FEW * 5 / 4;
     if (d >= 4 * VEC_N)
         return same_type && !far ? FEW * 6 / 8 : FEW;
@@ -99,7 +99,7 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const bool widest = same_type && p->head_dim >= 4 * VEC_N;
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
-    const bool once = same_type && LANES > VEC_N && (is_long(p, nk) || are_long(p, nk));
+    const bool once = same_type && LANES > VEC_N && (head_is_long(p, nk) || heads_are_long(p, nk));
     const bool more = same_type && LANES == VEC_N && p->head_dim > VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
     const int64_t some = !more ? 1 : widest ? 3 : 2;
