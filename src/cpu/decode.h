@@ -12,6 +12,8 @@
  * most heads, and of those that gain most. */
 enum { LANES = HALF * VEC_N, FEW = LANES < 16 ? (int)LANES : 16 };
 enum { ROWS = 24, WIDE_ROWS = FEW * 3 / 2, MORE_ROWS = 3 * FEW < ROWS ? 3 * FEW : ROWS };
+_Static_assert((int)WIDE_ROWS <= (int)ROWS && (REAL_BITS == 32 || 2 * (int)FEW <= (int)ROWS),
+               "an item has room for the rows of any head");
 enum { MOST_RB = VEC_N < 4 ? (int)VEC_N : 4 }; /* rows of a step */
 enum { LEAST_KB = VEC_N / MOST_RB };          /* its keys */
 enum { MOST_KB = VEC_N < 4 ? (int)VEC_N : 4 }; /* of them multiplied together, at most */

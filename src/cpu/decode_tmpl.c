@@ -45,8 +45,6 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
     return d >= 32 && (far || 6 * whole <= 7 * d) ? FEW * 6 / 8 : FEW * 5 / 8;
 }
 
-_Static_assert(REAL_BITS == 32 || 2 * (int)FEW <= (int)ROWS, "rows of an item");
-
 /* The same where they are several vectors', and for types that are always packed. */
 static int64_t rows_of_several(const struct attn_problem *p, int64_t nk, bool turns)
 {
@@ -81,7 +79,7 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 }
 
 /* So few keys are not worth turning queries and results around for, however many rows there are;
- * where blocks are of three vectors and more they are. */
+ * where the fewest lanes of a block are several vectors' they are. */
 enum { FEW_KEYS = LANES == VEC_N ? 4 : 0 };
 
 static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)

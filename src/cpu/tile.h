@@ -13,9 +13,9 @@
 /* Where tiles are used as they lie, keys and values are asked for so many keys ahead. */
 enum { AHEAD = 16 };
 
-/* How many rows use them so, at most. Where others lie between those of a tile they have few places
- * in the first cache, and packing pays for itself sooner where it lets exponentials go in halves
- * beside products. */
+/* How many rows use them so, at most. Keys that lie apart, as where other heads' are between, have
+ * few places in the first cache, and packing pays for itself sooner where it lets exponentials go
+ * in halves beside products. */
 static int64_t direct_rows(const struct attn_problem *p)
 {
     const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
