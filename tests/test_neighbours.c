@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The same bits for a sequence alone, on one thread, as among others, on several, and whether a
+ * mask that hides nothing is there or not: at sizes near those at which kernels choose another
+ * form, where keys and values of a head, or of all heads, are more than caches hold. And the right
+ * values.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn/attn.h"
+#include "expect.h"
+#include "memory.h"
+#include "rng.h"
+#include "run.h"
+
+enum { SEQUENCES = 3, THREADS = 2 };
+
+/* Of the first two sequences; the third has about half as many rows and keys. */
+static const struct shape {
+    int64_t rows, keys, heads, d;
+} shapes[] = {
+    {20, 300, 2, 2},
+    {90, 200, 3, 64}, /* f32: four blocks of 24 rows */
+    {48, 100, 3, 40},
+    {13, 183, 4, 1024}, /* f64: 12 MB in all heads; with both 24 */
+    {13, 215, 5, 1024}, /* f64: over 16 MB, less than 4 in a head */
+    {19, 366, 4, 1024}, /* f32: 12 MB; f64 over 4 in a head */
+    {19, 430, 5, 1024}, /* f32: over 16 MB */
+    {21, 560, 2, 1024}, /* over 4 MB in a head */
+    {15, 2072, 4, 127},
+    {24, 3000, 2, 96},
+};
+
+struct batch {
+    const struct shape *shape;
+    attn_dtype type;
+    size_t size; /* bytes of a number */
+    int32_t cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
+    char *q, *k, *v; /* packed, [tokens][heads][d] */
+    uint8_t *seen;   /* of each key: 1 */
+};
+
+/* out [tokens][heads][d], then lse [tokens][heads]. */
+struct outcome {
+    char *out, *lse;
+};
+
+static size_t row_bytes(const struct batch *p)
+{
+    return (size_t)(p->shape->heads * p->shape->d) * p->size;
+}
+
+static double number_at(const struct batch *p, const char *data, int64_t n)
+{
+    return p->type == ATTN_F64 ? ((const double *)(const void *)data)[n]
+                               : (double)((const float *)(const void *)data)[n];
+}
+
+static char *draw(const struct batch *p, struct rng *r, int64_t tokens, double scale)
+{
+    const int64_t count = tokens * p->shape->heads * p->shape->d;
+    char *x = test_alloc((size_t)count * p->size);
+    for (int64_t n = 0; n < count; n++) {
+        const double a = scale * rng_normal(r);
+        if (p->type == ATTN_F64)
+            ((double *)(void *)x)[n] = a;
+        else
+            ((float *)(void *)x)[n] = (float)a;
+    }
+    return x;
+}
+
+static struct batch batch_of(const struct shape *s, attn_dtype type)
+{
+    struct batch p = {.shape = s, .type = type, .size = type == ATTN_F64 ? 8 : 4};
+    struct rng r = rng_seeded((uint64_t)(s - shapes));
+    for (int b = 0; b < SEQUENCES; b++) {
+        const bool last = b == SEQUENCES - 1;
+        p.cu_q[b + 1] = p.cu_q[b] + (int32_t)(last ? s->rows / 2 + 1 : s->rows);
+        p.cu_k[b + 1] = p.cu_k[b] + (int32_t)(last ? s->keys / 2 + 1 : s->keys);
+    }
+    p.q = draw(&p, &r, p.cu_q[SEQUENCES], 2);
+    p.k = draw(&p, &r, p.cu_k[SEQUENCES], 1);
+    p.v = draw(&p, &r, p.cu_k[SEQUENCES], 1);
+    p.seen = test_alloc((size_t)p.cu_k[SEQUENCES]);
+    memset(p.seen, 1, (size_t)p.cu_k[SEQUENCES]);
+    return p;
+}
+
+static void batch_free(struct batch *p)
+{
+    free(p->q);
+    free(p->k);
+    free(p->v);
+    free(p->seen);
+}
+
+static struct outcome outcome_new(const struct batch *p)
+{
+    const size_t tokens = (size_t)p->cu_q[SEQUENCES];
+    struct outcome x = {test_alloc(tokens * row_bytes(p)),
+                        test_alloc(tokens * (size_t)p->shape->heads * p->size)};
+    memset(x.out, 0xff, tokens * row_bytes(p));
+    memset(x.lse, 0xff, tokens * (size_t)p->shape->heads * p->size);
+    return x;
+}
+
+static void outcome_free(struct outcome *x)
+{
+    free(x->out);
+    free(x->lse);
+}
+
+/* Sequences b0 .. b1 - 1, to where they have their place in x. */
+static attn_status run(const struct batch *p, attn_context *c, int b0, int b1, bool masked,
+                       const struct outcome *x)
+{
+    const size_t rows = (size_t)p->cu_q[b0], keys = (size_t)p->cu_k[b0];
+    const size_t heads = (size_t)p->shape->heads;
+    int32_t cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
+    attn_desc d = attn_desc_init();
+    for (int b = b0; b <= b1; b++) {
+        cu_q[b - b0] = p->cu_q[b] - p->cu_q[b0];
+        cu_k[b - b0] = p->cu_k[b] - p->cu_k[b0];
+    }
+    d.batch = b1 - b0;
+    d.heads_q = d.heads_kv = p->shape->heads;
+    d.head_dim = p->shape->d;
+    d.query.layout = d.key.layout = ATTN_PACKED;
+    d.query.tokens = cu_q[b1 - b0];
+    d.key.tokens = cu_k[b1 - b0];
+    d.query.cu_seqlens.data = cu_q;
+    d.key.cu_seqlens.data = cu_k;
+    d.q.data = p->q + rows * row_bytes(p);
+    d.k.data = p->k + keys * row_bytes(p);
+    d.v.data = p->v + keys * row_bytes(p);
+    d.key_mask.data = masked ? p->seen + keys : NULL;
+    d.out.data = x->out + rows * row_bytes(p);
+    d.lse.data = x->lse + rows * heads * p->size;
+    d.lse.token_stride = p->shape->heads;
+    d.lse.head_stride = 1;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = d.lse.dtype = p->type;
+    return attn_forward(c, &d);
+}
+
+static bool same(const struct batch *p, const struct outcome *a, const struct outcome *b, int to)
+{
+    const size_t rows = (size_t)p->cu_q[to];
+    return memcmp(a->out, b->out, rows * row_bytes(p)) == 0 &&
+           memcmp(a->lse, b->lse, rows * (size_t)p->shape->heads * p->size) == 0;
+}
+
+/* Whether the last row of each head of sequence b is what a plain loop makes of it. A product of d
+ * terms is off by d + 2 roundings of the sum of their sizes, a weight by twice what scores are and
+ * by some of its own, a sum of nk of them by nk; values are 4 at most. */
+static bool is_right(const struct batch *p, const struct outcome *x, int b)
+{
+    const int64_t d = p->shape->d, heads = p->shape->heads, nk = p->cu_k[b + 1] - p->cu_k[b];
+    const double unit = p->type == ATTN_F64 ? 0x1p-53 : 0x1p-24;
+    double *score = test_alloc((size_t)nk * sizeof *score);
+    bool right = true;
+    for (int64_t h = 0; h < heads; h++) {
+        const int64_t row = (p->cu_q[b + 1] - 1) * heads + h;
+        double most = -INFINITY, largest = 0, sum = 0;
+        for (int64_t j = 0; j < nk; j++) {
+            const int64_t key = (p->cu_k[b] + j) * heads + h;
+            double dot = 0, size = 0;
+            for (int64_t c = 0; c < d; c++) {
+                const double a = number_at(p, p->q, row * d + c);
+                const double term = a * number_at(p, p->k, key * d + c);
+                dot += term;
+                size += fabs(term);
+            }
+            score[j] = dot / sqrt((double)d);
+            most = fmax(most, score[j]);
+            largest = fmax(largest, size / sqrt((double)d));
+        }
+        for (int64_t j = 0; j < nk; j++)
+            sum += exp(score[j] - most);
+        const double error = unit * (2 * (double)(d + 2) * largest + (double)nk + 8);
+        for (int64_t c = 0; c < d; c++) {
+            double o = 0;
+            for (int64_t j = 0; j < nk; j++)
+                o += exp(score[j] - most) / sum *
+                     number_at(p, p->v, ((p->cu_k[b] + j) * heads + h) * d + c);
+            right = right && fabs(number_at(p, x->out, row * d + c) - o) <= 4 * error;
+        }
+        right = right && fabs(number_at(p, x->lse, row) - (most + log(sum))) <= error;
+    }
+    free(score);
+    return right;
+}
+
+static void test_shape(const struct options *o, struct target *t, attn_context *several,
+                       const struct shape *s, attn_dtype type)
+{
+    struct batch p = batch_of(s, type);
+    struct outcome alone = outcome_new(&p), other = outcome_new(&p);
+    const char *const name = type == ATTN_F64 ? "f64" : "f32", *const isa = t->isa ? t->isa : "";
+    const int n = (int)(s - shapes);
+    for (int b = 0; b < SEQUENCES; b++) {
+        EXPECT(run(&p, t->context, b, b + 1, false, &alone) == ATTN_OK && is_right(&p, &alone, b),
+               "%s %s %s, shape %d: sequence %d alone is wrong", o->program, isa, name, n, b);
+        EXPECT(run(&p, several, b, b + 1, true, &other) == ATTN_OK, "%s %s %s, shape %d: masked",
+               o->program, isa, name, n);
+    }
+    EXPECT(same(&p, &alone, &other, SEQUENCES), "%s %s %s, shape %d: differs under a mask",
+           o->program, isa, name, n);
+    for (int to = 2; to <= SEQUENCES; to++) {
+        EXPECT(run(&p, several, 0, to, false, &other) == ATTN_OK && same(&p, &alone, &other, to),
+               "%s %s %s, shape %d: differs among %d", o->program, isa, name, n, to);
+    }
+    outcome_free(&alone);
+    outcome_free(&other);
+    batch_free(&p);
+}
+
+int main(int argc, char **argv)
+{
+    const int64_t most = sizeof shapes / sizeof *shapes;
+    const struct options o = options_parse(argc, argv, "neighbours", most); /* of these */
+    struct target targets[MOST_TARGETS];
+    report_begin("neighbours");
+    const int count = targets_open(targets, &o);
+    for (int i = 0; i < count; i++) {
+        if (!targets[i].exact)
+            continue;
+        attn_context *several = target_context(&targets[i], THREADS);
+        for (int64_t n = 0; n < o.count && n < most; n++) {
+            test_shape(&o, &targets[i], several, &shapes[n], ATTN_F32);
+            test_shape(&o, &targets[i], several, &shapes[n], ATTN_F64);
+        }
+        attn_context_destroy(several);
+    }
+    targets_close(targets, count);
+    return report_end();
+}
