@@ -168,10 +168,11 @@ INLINE void add_to_sums(const struct head *h, int64_t g, vec p, vmask sees)
                                    vec_select(sees, sums.lost, old.lost)});
 }
 
-/* o += p v for some vectors of columns from c on, the last one up to dv at most, and for some keys
+/* o += p v for some vectors of columns from c on, the last one whole or up to dv, and for some keys
  * of a run; p: [steps][VEC_N]. */
 INLINE void mix_columns(const struct item *t, real *o, const real *p, const struct run *run,
-                        struct keys keys, int64_t c, int64_t dv, int rb, int vectors, bool hidden)
+                        struct keys keys, int64_t c, int64_t dv, bool whole, int rb, int vectors,
+                        bool hidden)
 {
     const uint64_t kb = (uint64_t)(VEC_N / rb);
     vec sum[MOST_RB * 4];
@@ -182,7 +183,8 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
         const real *weight = p + (uint64_t)n / kb * VEC_N + (uint64_t)n % kb;
         vec value[4];
         UNROLL for (int i = 0; i < vectors; i++)
-            value[i] = values_at(v, c + i * VEC_N, i < vectors - 1 ? INT64_MAX : dv);
+            value[i] = whole || i < vectors - 1 ? elem_load(v + c + i * VEC_N)
+                                                : values_at(v, c + i * VEC_N, dv);
         if (rb > 1)
             UNROLL for (int i = 0; i < vectors; i++)
                 vec_keep(&value[i]);
@@ -209,21 +211,21 @@ INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct 
     for (; c + most * VEC_N <= dv; c += most * VEC_N) {
         if (rb == 1 && most == 4 && c + 4 * VEC_N < dv && c + 5 * VEC_N >= dv) {
             /* three and two, as a single sum waits for each of its additions */
-            mix_columns(t, o, p, run, keys, c, INT64_MAX, rb, 3, hidden);
+            mix_columns(t, o, p, run, keys, c, dv, true, rb, 3, hidden);
             c += 3 * VEC_N;
             break;
         }
-        mix_columns(t, o, p, run, keys, c, INT64_MAX, rb, most, hidden);
+        mix_columns(t, o, p, run, keys, c, dv, true, rb, most, hidden);
     }
     const int64_t left = (dv - c + VEC_N - 1) / VEC_N;
     if (most == 4 && left == 4)
-        mix_columns(t, o, p, run, keys, c, dv, rb, 4, hidden);
+        mix_columns(t, o, p, run, keys, c, dv, false, rb, 4, hidden);
     else if (most == 4 && left == 3)
-        mix_columns(t, o, p, run, keys, c, dv, rb, 3, hidden);
+        mix_columns(t, o, p, run, keys, c, dv, false, rb, 3, hidden);
     else if (left == 2)
-        mix_columns(t, o, p, run, keys, c, dv, rb, 2, hidden);
+        mix_columns(t, o, p, run, keys, c, dv, false, rb, 2, hidden);
     else if (left == 1)
-        mix_columns(t, o, p, run, keys, c, dv, rb, 1, hidden);
+        mix_columns(t, o, p, run, keys, c, dv, false, rb, 1, hidden);
 }
 
 INLINE void mix_group(const struct item *t, const struct head *h, const struct group *g,

@@ -61,7 +61,7 @@ INLINE vmask vmask_and(vmask a, vmask b) { return a & b; }
 
 INLINE vmask vmask_of(uint32_t given)
 {
-    vmask m;
+    vmask m = {0};
     for (int i = 0; i < VEC_N; i++)
         m[i] = -(bits)(given >> i & 1);
     return m;
