@@ -31,6 +31,7 @@ static const struct shape {
     {21, 560, 2, 1024}, /* over 4 MB in a head */
     {15, 2072, 4, 127},
     {24, 3000, 2, 96},
+    {27, 3107, 8, 64}, /* over 12 MB in heads side by side: two blocks and a rest, or three */
 };
 
 struct batch {

@@ -89,7 +89,7 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
     for (int64_t row0 = 0; row0 < u->nq * p->group; row0 += BQ) {
         struct block t;
         block_init(&t, u, row0, u->nq * p->group);
-        begin(&t, scratch, 0);
+        begin(&t, scratch, (real *)(void *)((char *)scratch + shared_bytes(u->room)), 0);
         for (int64_t lane = 0; lane < BQ; lane++) {
             const struct weight *w = weight_of(u, t.query[lane], t.head[lane]);
             t.r[lane] = w->r;

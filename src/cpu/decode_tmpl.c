@@ -386,13 +386,13 @@ static void chunk(const struct attn_unit *u, struct attn_range rows, int64_t n, 
     do_keys(&t, keys, head0, heads, scratch, n, partial);
 }
 
-static void rest(const struct attn_unit *u, void *scratch)
+static void rest(const struct attn_unit *u, int64_t heads, void *scratch)
 {
     const struct attn_range keys = {0, u->nk};
     const struct attn_range rows = {attn_unit_tiled(u).hi, u->rows.hi};
     struct item t;
     item_init(&t, u, rows, rows);
-    do_keys(&t, keys, u->head_kv, 1, scratch, 0, NULL);
+    do_keys(&t, keys, u->head_kv, heads, scratch, 0, NULL);
 }
 
 /* Adds the chunks of each row in their order, those in which the rows' bands are. One of scores of

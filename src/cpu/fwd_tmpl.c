@@ -20,6 +20,13 @@
 
 /* ---- Memory of a block ----------------------------------------------------------------------- */
 
+/* What each block of an item keeps, before its arrays; and, where the item has several heads, the
+ * unit of its head. */
+struct own {
+    struct block block;
+    struct attn_unit unit;
+};
+
 /* Bytes of what blocks share, scores and probabilities of a tile, and of what each keeps. */
 static int64_t shared_bytes(int64_t room)
 {
@@ -28,7 +35,8 @@ static int64_t shared_bytes(int64_t room)
 
 static int64_t own_bytes(int64_t d, int64_t dv)
 {
-    return round_up(BQ * (words(d) + round_up(dv, MR) + 4) * (int64_t)sizeof(real), 64);
+    return round_up((int64_t)sizeof(struct own), 64) +
+           round_up(BQ * (words(d) + round_up(dv, MR) + 4) * (int64_t)sizeof(real), 64);
 }
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room, int64_t blocks)
@@ -36,13 +44,24 @@ static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room, int64_t blocks
     return shared_bytes(room) + blocks * own_bytes(d, dv);
 }
 
-/* Lays the memory of the n-th block of an item out in `scratch`. */
-static void begin(struct block *t, char *scratch, int64_t n)
+/* The n-th block of an item. */
+static struct own *own_at(const struct attn_unit *u, char *scratch, int64_t n)
+{
+    const int64_t bytes = own_bytes(u->p->head_dim, u->p->head_dim_v);
+    return (struct own *)(void *)(scratch + shared_bytes(u->room) + n * bytes);
+}
+
+static real *own_arrays(struct own *own)
+{
+    return (real *)(void *)((char *)own + round_up((int64_t)sizeof *own, 64));
+}
+
+/* Lays the memory of a block out, the n-th of its head: what blocks share at `scratch`, its own at
+ * `at`. */
+static void begin(struct block *t, char *scratch, real *at, int64_t n)
 {
     const struct attn_problem *p = t->u->p;
     const int64_t room = t->u->room;
-    char *const own = scratch + shared_bytes(room) + n * own_bytes(p->head_dim, p->head_dim_v);
-    real *at = (real *)(void *)own;
     t->loaded = t->begun = false;
     t->leads = n == 0;
     t->scaled = p->sink.data || p->dropout.on;
@@ -303,29 +322,55 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
         tile(t, n, &at, j0, j1, end, at.key_step, words(t->d), NV);
 }
 
-static void rows(const struct attn_unit *u, int64_t row0, int64_t blocks, void *scratch,
-                 bool (*need)(void *arg, int64_t t), void *arg)
+/* Where an item has several heads their blocks take turns at a tile, and it is packed for those of
+ * each: what the first one needs the others find. */
+struct turn {
+    const struct attn_unit *u;
+    bool packed;
+};
+
+static bool need_in_turn(void *arg, int64_t n)
 {
-    struct block t[ATTN_MOST_BLOCKS];
+    struct turn *turn = arg;
+    if (turn->packed)
+        return false;
+    turn->u->tile_info[n] = pack(turn->u, n, turn->u->packed);
+    return turn->packed = true;
+}
+
+static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t blocks,
+                 void *scratch, bool (*need)(void *arg, int64_t t), void *arg)
+{
     struct attn_range see[ATTN_MOST_BLOCKS], all = {INT64_MAX, 0};
     const int64_t end = attn_unit_tiled(u).hi;
-    for (int64_t i = 0; i < blocks; i++) {
-        block_init(&t[i], u, row0 + i * BQ, end);
-        begin(&t[i], scratch, i);
-        t[i].vectors = t[i].rows <= HALF * VEC_N ? HALF : NV;
-        see[i] = attn_band_any(u->seq.band, t[i].query[0], t[i].query[BQ - 1] + 1);
+    for (int64_t n = 0; n < heads * blocks; n++) {
+        const int64_t h = n / blocks, i = n % blocks;
+        struct own *const own = own_at(u, scratch, n);
+        struct block *const t = &own->block;
+        if (heads > 1) {
+            own->unit = *u;
+            own->unit.head_kv += h;
+        }
+        block_init(t, heads > 1 ? &own->unit : u, row0 + i * BQ, end);
+        begin(t, scratch, own_arrays(own), i);
+        t->vectors = t->rows <= HALF * VEC_N ? HALF : NV;
+        see[i] = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
         if (see[i].lo < see[i].hi)
             all = (struct attn_range){min64(all.lo, see[i].lo),
                                       see[i].hi > all.hi ? see[i].hi : all.hi};
-        if (see[i].lo < see[i].hi && row0 + blocks * BQ >= end)
-            fetch_queries(u, t[i].row0); /* they come while the first tile is packed */
+        if (h == 0 && see[i].lo < see[i].hi && row0 + blocks * BQ >= end)
+            fetch_queries(u, t->row0); /* they come while the first tile is packed */
     }
     for (int64_t n = all.lo / BK; n * BK < all.hi; n++)
-        for (int64_t i = 0; i < blocks; i++)
-            if (n >= see[i].lo / BK && n * BK < see[i].hi)
-                take_tile(&t[i], n, see[i], need, arg);
-    for (int64_t i = 0; i < blocks; i++)
-        finish(&t[i]);
+        for (int64_t h = 0; h < heads; h++) {
+            struct turn turn = {own_at(u, scratch, h * blocks)->block.u, false};
+            for (int64_t i = 0; i < blocks; i++)
+                if (n >= see[i].lo / BK && n * BK < see[i].hi)
+                    take_tile(&own_at(u, scratch, h * blocks + i)->block, n, see[i],
+                              heads > 1 ? need_in_turn : need, heads > 1 ? &turn : arg);
+        }
+    for (int64_t n = 0; n < heads * blocks; n++)
+        finish(&own_at(u, scratch, n)->block);
 }
 
 static void unseeing(const struct attn_unit *u, struct attn_range queries)

@@ -124,8 +124,9 @@ struct attn_cpu_decode {
     void (*merge)(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial);
     /* Of a unit of so many rows in the tiled form, how many at its end are better here. */
     int64_t (*rest_rows)(const struct attn_problem *p, int64_t rows, int64_t nk);
-    /* Those, u->rest of them, against all keys of the unit's head: to out and lse. */
-    void (*rest)(const struct attn_unit *u, void *scratch);
+    /* Those, u->rest of them, of so many heads from the unit's on, against all keys: to out and
+     * lse. */
+    void (*rest)(const struct attn_unit *u, int64_t heads, void *scratch);
 };
 
 struct attn_cpu_kernel {
@@ -139,11 +140,13 @@ struct attn_cpu_kernel {
     uint8_t (*pack)(const struct attn_unit *u, int64_t t, char *to);
     /* Writes out and lse of the head's rows of queries none of which sees a key. */
     void (*unseeing)(const struct attn_unit *u, struct attn_range queries);
-    /* So many blocks of rows, the first of which starts at row0: writes their rows of out and lse.
-     * They take each tile one after the other. Before they read it they call need(arg, t), which
-     * returns once the tile is packed, and whether this thread has done that. */
-    void (*rows)(const struct attn_unit *u, int64_t row0, int64_t blocks, void *scratch,
-                 bool (*need)(void *arg, int64_t t), void *arg);
+    /* So many blocks of rows, the first of which starts at row0, of the unit's head or of several
+     * from there on, all that the units have then: writes their rows of out and lse. They take each
+     * tile one after the other. Before blocks of one head read it they call need(arg, t), which
+     * returns once the tile is packed, and whether this thread has done that; those of several
+     * pack it themselves, in the unit's only place. */
+    void (*rows)(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t blocks,
+                 void *scratch, bool (*need)(void *arg, int64_t t), void *arg);
     /* When the weights of all rows are known: the probabilities of tile t, which lies packed at
      * `tile`, to key_sums and probs_fn, of all rows in their order; and the scratch memory of it,
      * INT64_MAX less alignment where it is more. */

@@ -20,7 +20,7 @@ struct slot {
     char *partial;
     bool decode;
     int64_t chunks, ranges, heads; /* decode: chunks of keys, ranges of heads, heads in a range */
-    int64_t blocks;        /* else: blocks of rows in an item */
+    int64_t blocks, together; /* else: blocks of rows in an item, and of how many heads each */
     struct attn_unit unit;
 };
 
@@ -79,6 +79,7 @@ static struct attn_range part_of(struct attn_range rows, int64_t step, int32_t n
 struct cut {
     int64_t rest;   /* rows that are left to the decode form */
     int64_t blocks; /* of the others, in an item */
+    int64_t heads;  /* of which it has those */
     int64_t places; /* for tiles */
 };
 
@@ -95,6 +96,32 @@ static bool go_together(const struct attn_schedule *s, const struct attn_problem
            attn_pairs_of(p, b) <= s->fair;
 }
 
+/* Heads whose blocks an item takes together, tile by tile: where those of a token lie side by side
+ * in more pages than processors remember, so that each is looked up once and not once for each
+ * head. They keep their state in the second cache, and give all threads as much to do. */
+static int64_t heads_together(const struct attn_schedule *s, const struct attn_problem *p,
+                              const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
+{
+    const int64_t state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, keys */
+    const double pages = 3 << 22;                         /* bytes */
+    const int64_t size = (int64_t)attn_dtype_size(p->dtype);
+    const double keys = (double)attn_axis_len(&p->key, b) * (double)p->heads_kv *
+                        (double)(p->head_dim + p->head_dim_v) * (double)size;
+    if (s->parts > 1 || size < 4 || keys <= pages || p->k.head >= p->k.token || wants_columns(p))
+        return 1;
+    const int64_t none = kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, 0);
+    const int64_t one = kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, blocks) - none;
+    const int64_t most = state / one;
+    const double pairs = attn_pairs_of(p, b);
+    for (int64_t n = most < 1 ? p->heads_kv : pieces(p->heads_kv, most); n < p->heads_kv; n++) {
+        const int64_t heads = pieces(p->heads_kv, n);
+        const bool even = p->heads_kv % n == 0 && p->batch * n % s->threads == 0;
+        if ((double)heads * pairs <= s->share || (s->alike && even))
+            return heads;
+    }
+    return 1;
+}
+
 static struct cut cut_of(const struct attn_schedule *s, const struct attn_problem *p,
                          const struct attn_cpu_kernel *kernel, int64_t b, int64_t rows)
 {
@@ -104,6 +131,7 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     const int64_t blocks = pieces(pieces(rows - c.rest, kernel->block_rows), s->parts);
     c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b) ? blocks : 1;
     c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
+    c.heads = c.places == 1 ? heads_together(s, p, kernel, c.blocks, b) : 1;
     return c;
 }
 
@@ -127,7 +155,7 @@ static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_deco
 static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                    const struct attn_cpu_kernel *kernel)
 {
-    int64_t rows = 0, rest = 0, blocks = 1, longest = 0;
+    int64_t rows = 0, rest = 0, rest_heads = 1, blocks = 1, longest = 0;
     s->partial = 0;
     s->tiled = s->decoded = s->places = 0;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -148,7 +176,8 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
             s->tiled++;
             s->places = max64(s->places, cut.places);
             rest = max64(rest, cut.rest);
-            blocks = max64(blocks, cut.blocks);
+            rest_heads = max64(rest_heads, cut.heads);
+            blocks = max64(blocks, cut.blocks * cut.heads);
             longest = max64(longest, nk);
         }
     }
@@ -159,7 +188,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     if (s->tiled > 0)
         scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room, blocks);
     if (rest > 0)
-        scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, 1));
+        scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, rest_heads));
     if (s->decoded > 0) {
         const int64_t one = kernel->decode->scratch_bytes(p, rows, 1);
         const int64_t all =
@@ -207,9 +236,9 @@ static int32_t threads_of(const struct attn_problem *p, const struct attn_cpu_ke
     return worth == 1 ? 1 : attn_team_for(work, items_of(p, kernel), worth);
 }
 
-/* Pairs of a query and a key that one item may have without keeping the others waiting: those of a
- * whole unit where all are alike and each thread has as many. */
-static double fair_of(const struct attn_problem *p, int32_t threads)
+/* How much one item may have without keeping the others waiting: a whole unit where all are alike
+ * and each thread has as many. */
+static void be_fair(struct attn_schedule *s, const struct attn_problem *p)
 {
     double pairs = 0, most = 0;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -217,11 +246,12 @@ static double fair_of(const struct attn_problem *p, int32_t threads)
         pairs += own;
         most = own > most ? own : most;
     }
-    if (threads == 1)
-        return pairs;
-    if (p->batch * p->heads_kv % threads == 0 && most * (double)p->batch == pairs)
-        return most;
-    return pairs * (double)p->heads_kv / (3 * (double)threads);
+    s->alike = most * (double)p->batch == pairs;
+    s->share = s->threads == 1 ? pairs * (double)p->heads_kv
+                               : pairs * (double)p->heads_kv / (3 * (double)s->threads);
+    s->fair = s->threads == 1 ? pairs : s->share;
+    if (s->threads > 1 && s->alike && p->batch * p->heads_kv % s->threads == 0)
+        s->fair = most;
 }
 
 /* Few keys and values are in the second cache when they have been used before, more of them in the
@@ -280,11 +310,12 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
     const bool parts = s->threads > units && units > 0 && attn_chunks(p, p->key.max) == 1;
     s->parts = parts ? (int32_t)pieces(s->threads, units) : 1;
     units *= s->parts;
-    s->fair = fair_of(p, s->threads);
+    be_fair(s, p);
     if (!plan_slots(s, p, kernel, units))
         return false;
     if (s->slots < s->threads && s->slots < units) { /* threads without one help by blocks */
-        s->fair = 0;
+        s->fair = s->share = 0;
+        s->alike = false;
         if (!plan_slots(s, p, kernel, units))
             return false;
     }
@@ -338,10 +369,11 @@ static void do_chunk(const struct job *job, struct slot *slot, int64_t item, voi
 /* The last rows come first: under a causal mask they are the longest. */
 static void do_rows(const struct job *job, struct slot *slot, int64_t row0, void *scratch)
 {
+    const int64_t heads = min64(slot->together, job->p->heads_kv - slot->unit.head_kv);
     if (row0 >= attn_unit_tiled(&slot->unit).hi)
-        job->kernel->decode->rest(&slot->unit, scratch);
+        job->kernel->decode->rest(&slot->unit, heads, scratch);
     else
-        job->kernel->rows(&slot->unit, row0, slot->blocks, scratch, need_tile, slot);
+        job->kernel->rows(&slot->unit, heads, row0, slot->blocks, scratch, need_tile, slot);
 }
 
 static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
@@ -398,6 +430,9 @@ static int64_t open_tiled(const struct job *job, struct slot *slot, int32_t n)
     const struct cut cut = cut_of(job->s, job->p, job->kernel, u->b, u->rows.hi - u->rows.lo);
     const struct attn_range blocks = {u->rows.lo, u->rows.hi - cut.rest};
     const bool last = n == job->s->parts - 1;
+    if (u->head_kv % cut.heads != 0)
+        return 0; /* an item of another one has it */
+    slot->together = cut.heads;
     u->rows = part_of(blocks, step, n, job->s->parts);
     const int64_t own = pieces(u->rows.hi - u->rows.lo, step);
     u->rest = last ? cut.rest : 0;

@@ -18,7 +18,8 @@ struct attn_schedule {
     int64_t tiled, decoded; /* sequences in each form */
     int64_t tiles, room;    /* of the longest sequence in the tiled form; see struct attn_unit */
     int64_t places;         /* for tiles, of the unit that takes most */
-    double fair;            /* pairs of a query and a key that one item may have */
+    bool alike;             /* all sequences have as many pairs of a query and a key */
+    double fair, share;     /* pairs that an item of one head may have, and one of several */
     size_t scratch;         /* bytes per thread */
     size_t packed, partial; /* bytes per slot */
     size_t tile;            /* bytes of a packed tile */
