@@ -24,6 +24,7 @@ static const struct shape {
     {20, 300, 2, 2},
     {90, 200, 3, 64}, /* f32: four blocks of 24 rows */
     {48, 100, 3, 40},
+    {27, 3107, 8, 64}, /* over 12 MB in heads side by side: two blocks and a rest, or three */
     {13, 183, 4, 1024}, /* f64: 12 MB in all heads; with both 24 */
     {13, 215, 5, 1024}, /* f64: over 16 MB, less than 4 in a head */
     {19, 366, 4, 1024}, /* f32: 12 MB; f64 over 4 in a head */
@@ -31,7 +32,6 @@ static const struct shape {
     {21, 560, 2, 1024}, /* over 4 MB in a head */
     {15, 2072, 4, 127},
     {24, 3000, 2, 96},
-    {27, 3107, 8, 64}, /* over 12 MB in heads side by side: two blocks and a rest, or three */
 };
 
 struct batch {
