@@ -81,27 +81,28 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
 {
     const struct attn_problem *p = u->p;
     const int64_t k0 = n * BK, keys = min64(BK, u->nk - k0);
+    struct own *const own = own_at(u, scratch, 0);
+    struct block *const t = &own->block;
     struct columns c;
     c.probs = (real *)(void *)((char *)scratch +
                                scratch_bytes(p->head_dim, p->head_dim_v, u->room, 1));
     c.sums = c.probs + BQ * BK;
     memset(c.sums, 0, (size_t)(p->group * BK) * sizeof *c.sums);
     for (int64_t row0 = 0; row0 < u->nq * p->group; row0 += BQ) {
-        struct block t;
-        block_init(&t, u, row0, u->nq * p->group);
-        begin(&t, scratch, (real *)(void *)((char *)scratch + shared_bytes(u->room)), 0);
+        block_init(t, u, row0, u->nq * p->group);
+        begin(own, scratch, 0);
         for (int64_t lane = 0; lane < BQ; lane++) {
-            const struct weight *w = weight_of(u, t.query[lane], t.head[lane]);
-            t.r[lane] = w->r;
-            t.l[lane] = w->by;
+            const struct weight *w = weight_of(u, t->query[lane], t->head[lane]);
+            t->r[lane] = w->r;
+            t->l[lane] = w->by;
         }
-        const struct attn_range see = attn_band_any(u->seq.band, t.query[0], t.query[BQ - 1] + 1);
+        const struct attn_range see = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
         const int64_t lo = see.lo > k0 ? see.lo - k0 : 0, hi = min64(see.hi - k0, keys);
         const int64_t j0 = lo / MR * MR, j1 = hi > 0 ? round_up(hi, MR) : 0;
-        if (!score_tile(&t, n, (const real *)(const void *)tile, j0, j1))
+        if (!score_tile(t, n, (const real *)(const void *)tile, j0, j1))
             continue;
-        make_probs(&t, &c, k0, j0, j1);
-        hand_out(&t, &c, k0, j0, min64(j1, keys));
+        make_probs(t, &c, k0, j0, j1);
+        hand_out(t, &c, k0, j0, min64(j1, keys));
     }
     for (int64_t g = 0; p->key_sums.data && g < p->group; g++)
         for (int64_t j = 0; j < keys; j++)

@@ -51,17 +51,13 @@ static struct own *own_at(const struct attn_unit *u, char *scratch, int64_t n)
     return (struct own *)(void *)(scratch + shared_bytes(u->room) + n * bytes);
 }
 
-static real *own_arrays(struct own *own)
+/* Lays the memory of a block out, the n-th of its head. */
+static void begin(struct own *own, char *scratch, int64_t n)
 {
-    return (real *)(void *)((char *)own + round_up((int64_t)sizeof *own, 64));
-}
-
-/* Lays the memory of a block out, the n-th of its head: what blocks share at `scratch`, its own at
- * `at`. */
-static void begin(struct block *t, char *scratch, real *at, int64_t n)
-{
+    struct block *const t = &own->block;
     const struct attn_problem *p = t->u->p;
     const int64_t room = t->u->room;
+    real *at = (real *)(void *)((char *)own + round_up((int64_t)sizeof *own, 64));
     t->loaded = t->begun = false;
     t->leads = n == 0;
     t->scaled = p->sink.data || p->dropout.on;
@@ -352,7 +348,7 @@ static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t
             own->unit.head_kv += h;
         }
         block_init(t, heads > 1 ? &own->unit : u, row0 + i * BQ, end);
-        begin(t, scratch, own_arrays(own), i);
+        begin(own, scratch, i);
         t->vectors = t->rows <= HALF * VEC_N ? HALF : NV;
         see[i] = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
         if (see[i].lo < see[i].hi)

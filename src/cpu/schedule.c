@@ -107,7 +107,8 @@ static int64_t heads_together(const struct attn_schedule *s, const struct attn_p
     const int64_t size = (int64_t)attn_dtype_size(p->dtype);
     const double keys = (double)attn_axis_len(&p->key, b) * (double)p->heads_kv *
                         (double)(p->head_dim + p->head_dim_v) * (double)size;
-    if (s->parts > 1 || size < 4 || keys <= pages || p->k.head >= p->k.token || wants_columns(p))
+    if (s->parts > 1 || s->share == 0 || size < 4 || keys <= pages || p->k.head >= p->k.token ||
+        wants_columns(p))
         return 1;
     const int64_t none = kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, 0);
     const int64_t one = kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, blocks) - none;
@@ -315,7 +316,6 @@ bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
         return false;
     if (s->slots < s->threads && s->slots < units) { /* threads without one help by blocks */
         s->fair = s->share = 0;
-        s->alike = false;
         if (!plan_slots(s, p, kernel, units))
             return false;
     }
