@@ -346,10 +346,10 @@ static void test_long_cpu(float *memory, int64_t queries)
 }
 
 /* Gradients take the same for every token, and with more threads only a little more. */
-static void test_long_gradients(float *memory)
+static void test_long_gradients(float *memory, int64_t queries)
 {
     for (int32_t threads = 1; threads <= 64; threads *= 4) {
-        const attn_desc whole = long_gradients(LONG, memory), d = long_gradients(64, memory);
+        const attn_desc whole = long_gradients(LONG, memory), d = long_gradients(queries, memory);
         attn_desc half = whole;
         struct watch w = {.limit = 8 * MEBI};
         attn_context *c = NULL;
@@ -362,8 +362,9 @@ static void test_long_gradients(float *memory)
                "cpu, gradients of %d tokens, %d threads: %zu bytes, of half of them %zu", LONG,
                (int)threads, bytes, of_half);
         if (threads <= 4)
-            EXPECT(attn_backward(c, &d) == ATTN_OK, "cpu, gradients, %d keys, %d threads: %s", LONG,
-                   (int)threads, attn_last_message(c));
+            EXPECT(attn_backward(c, &d) == ATTN_OK,
+                   "cpu, gradients of %lld queries, %d keys, %d threads: %s", (long long)queries,
+                   LONG, (int)threads, attn_last_message(c));
         attn_context_destroy(c);
     }
 }
@@ -508,16 +509,18 @@ static void test_few_queries(const char *isa)
     free(out);
 }
 
+/* --count N: queries beside the long sequence's keys. --long: as many as there are keys. */
 int main(int argc, char **argv)
 {
+    const int64_t queries = report_count(argc, argv, 64);
     const bool lengthy = argc > 1 && strcmp(argv[1], "--long") == 0;
     float *memory = test_alloc(((size_t)8 * LONG_D + 1) * LONG * sizeof *memory);
     report_begin("alloc");
     fill_inputs();
     test_backend(ATTN_BACKEND_CPU);
     test_backend(ATTN_BACKEND_EAGER);
-    test_long_cpu(memory, lengthy ? LONG : 64);
-    test_long_gradients(memory);
+    test_long_cpu(memory, lengthy ? LONG : queries);
+    test_long_gradients(memory, queries);
     test_long_eager(memory);
     test_huge_keys(ATTN_F32);
     test_huge_keys(ATTN_F64);
