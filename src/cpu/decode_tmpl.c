@@ -58,7 +58,7 @@ static int64_t rows_of_several(const struct attn_problem *p, int64_t nk, bool tu
         return REAL_BITS == 64 ? 2 * FEW : FEW * 5 / 4;
     if (d >= 4 * VEC_N)
         return same_type && !far ? FEW * 6 / 8 : FEW;
-    return d < VEC_N && nk < 64 ? LEAST_ROWS : FEW * 5 / 8;
+    return REAL_BITS == 32 && d < VEC_N && nk < 64 ? LEAST_ROWS : FEW * 5 / 8;
 }
 
 /*
