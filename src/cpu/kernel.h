@@ -70,6 +70,15 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->key_mask = u->seq.key_mask;
 }
 
+/* Bytes of all keys and values of a call. */
+static inline double attn_key_bytes(const struct attn_problem *p)
+{
+    const struct attn_axis *a = &p->key;
+    const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
+    return keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
+           (double)attn_dtype_size(p->dtype);
+}
+
 /* The chunks of nk keys: all alike, but for the last one, which takes what is less than a quarter
  * of another. */
 static inline int64_t attn_chunk_keys(const struct attn_problem *p)

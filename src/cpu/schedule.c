@@ -263,11 +263,7 @@ static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
 {
     const bool few = p->query.max * p->group < 4;
     const double near = !same_keys ? 1 << 20 : few ? 1 << 24 : 1 << 22; /* bytes */
-    const struct attn_axis *a = &p->key;
-    const double keys = a->cu ? (double)a->rows : (double)p->batch * (double)a->max;
-    const double bytes = keys * (double)p->heads_kv * (double)(p->head_dim + p->head_dim_v) *
-                         (double)attn_dtype_size(p->dtype);
-    return bytes <= near            ? ATTN_ASKS_NOTHING
+    return attn_key_bytes(p) <= near ? ATTN_ASKS_NOTHING
            : attn_isa_asks_second() ? ATTN_ASKS_SECOND
                                     : ATTN_ASKS_FIRST;
 }

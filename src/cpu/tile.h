@@ -14,11 +14,15 @@
 enum { AHEAD = 16 };
 
 /* How many rows use them so, at most. Keys that lie apart, as where other heads' are between, have
- * few places in the first cache, and packing pays for itself sooner where it lets exponentials go
- * in halves beside products. */
+ * few places in the first caches, and packing pays for itself sooner where it lets exponentials go
+ * in halves beside products. What is far is better read once, row by row, and copied than read for
+ * each block and column by column; measured with AVX2 only. */
 static int64_t direct_rows(const struct attn_problem *p)
 {
+    const double far = 3 << 21; /* bytes */
     const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
+    if (NV == 3 && attn_key_bytes(p) > far)
+        return BQ;
     return (EXP2_BESIDE == 3 && !dense ? 3 : 4) * BQ;
 }
 
