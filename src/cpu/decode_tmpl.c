@@ -346,21 +346,29 @@ static void close_row(const struct item *t, const struct head *h, int64_t index,
     memcpy(partial + 2, o, (size_t)t->value_room * sizeof(real));
 }
 
-/* Some keys for heads head0 .. head0 + heads - 1: to chunk `chunk` of `partial`, or, if that is
- * null, to out and lse. */
-static void do_keys(struct item *t, struct attn_range keys, int64_t head0, int64_t heads,
-                    void *scratch, int64_t chunk, char *partial)
+static void begin_heads(const struct item *t, int64_t head0, int64_t heads, void *scratch)
 {
-    const struct attn_range see = attn_band_any(t->u->seq.band, t->queries.lo, t->queries.hi);
-    t->lo = keys.lo > see.lo ? keys.lo : see.lo;
-    t->hi = min64(keys.hi, see.hi);
     for (int64_t i = 0; i < heads; i++) {
         const struct head h = head_at(t, scratch, i, head0 + i);
         head_init(t, &h);
     }
+}
+
+/* Some keys for heads head0 .. head0 + heads - 1. */
+static void do_keys(struct item *t, struct attn_range keys, int64_t head0, int64_t heads,
+                    void *scratch)
+{
+    const struct attn_range see = attn_band_any(t->u->seq.band, t->queries.lo, t->queries.hi);
+    t->lo = keys.lo > see.lo ? keys.lo : see.lo;
+    t->hi = min64(keys.hi, see.hi);
     if (t->lo < t->hi)
         walk(t, scratch, head0, heads);
+}
 
+/* What the heads have: to chunk `chunk` of `partial`, or, if that is null, to out and lse. */
+static void close_heads(const struct item *t, int64_t head0, int64_t heads, void *scratch,
+                        int64_t chunk, char *partial)
+{
     for (int64_t i = 0; i < heads; i++) {
         const struct head h = head_at(t, scratch, i, head0 + i);
         for (int64_t g = 0; g < t->groups; g++)
@@ -383,16 +391,21 @@ static void chunk(const struct attn_unit *u, struct attn_range rows, int64_t n, 
     const struct attn_range keys = attn_chunk(u->p, u->nk, n);
     struct item t;
     item_init(&t, u, rows, all_rows(u));
-    do_keys(&t, keys, head0, heads, scratch, n, partial);
+    begin_heads(&t, head0, heads, scratch);
+    do_keys(&t, keys, head0, heads, scratch);
+    close_heads(&t, head0, heads, scratch, n, partial);
 }
 
-static void rest(const struct attn_unit *u, int64_t heads, void *scratch)
+static void rest(const struct attn_unit *u, struct attn_range keys, void *scratch)
 {
-    const struct attn_range keys = {0, u->nk};
     const struct attn_range rows = {attn_unit_tiled(u).hi, u->rows.hi};
     struct item t;
     item_init(&t, u, rows, rows);
-    do_keys(&t, keys, u->head_kv, heads, scratch, 0, NULL);
+    if (keys.lo == 0)
+        begin_heads(&t, u->head_kv, 1, scratch);
+    do_keys(&t, keys, u->head_kv, 1, scratch);
+    if (keys.hi == u->nk)
+        close_heads(&t, u->head_kv, 1, scratch, 0, NULL);
 }
 
 /* Adds the chunks of each row in their order, those in which the rows' bands are. One of scores of

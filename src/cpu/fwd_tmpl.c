@@ -334,9 +334,23 @@ static bool need_in_turn(void *arg, int64_t n)
     return turn->packed = true;
 }
 
+extern const struct attn_cpu_decode KERNEL(attn_decode);
+
+/* The unit's rows that are in no block, against tile n: first and last are those of all rows. */
+static void join(const struct attn_unit *u, int64_t n, struct attn_range tiles, void *scratch)
+{
+    const struct attn_range keys = {n == tiles.lo ? 0 : n * BK,
+                                    n == tiles.hi - 1 ? u->nk : (n + 1) * BK};
+    KERNEL(attn_decode).rest(u, keys, scratch);
+}
+
 static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t blocks,
                  void *scratch, bool (*need)(void *arg, int64_t t), void *arg)
 {
+    const struct attn_problem *p = u->p;
+    const int64_t rest_bytes = u->joins ? KERNEL(attn_decode).scratch_bytes(p, u->rest, 1) : 0;
+    char *const rest =
+        (char *)scratch + scratch_bytes(p->head_dim, p->head_dim_v, u->room, heads * blocks);
     struct attn_range see[ATTN_MOST_BLOCKS], all = {INT64_MAX, 0};
     const int64_t end = attn_unit_tiled(u).hi;
     for (int64_t n = 0; n < heads * blocks; n++) {
@@ -357,9 +371,16 @@ static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t
         if (h == 0 && see[i].lo < see[i].hi && row0 + blocks * BQ >= end)
             fetch_queries(u, t->row0); /* they come while the first tile is packed */
     }
-    for (int64_t n = all.lo / BK; n * BK < all.hi; n++)
+    if (u->joins) {
+        const struct attn_range last = attn_band_any(u->seq.band, end / p->group, u->seeing.hi);
+        all = (struct attn_range){min64(all.lo, last.lo), max64(all.hi, last.hi)};
+    }
+    const struct attn_range tiles = {all.lo / BK, (all.hi + BK - 1) / BK};
+    for (int64_t n = tiles.lo; n < tiles.hi; n++)
         for (int64_t h = 0; h < heads; h++) {
             struct turn turn = {own_at(u, scratch, h * blocks)->block.u, false};
+            if (u->joins)
+                join(turn.u, n, tiles, rest + h * rest_bytes);
             for (int64_t i = 0; i < blocks; i++)
                 if (n >= see[i].lo / BK && n * BK < see[i].hi)
                     take_tile(&own_at(u, scratch, h * blocks + i)->block, n, see[i],
@@ -386,8 +407,6 @@ static void unseeing(const struct attn_unit *u, struct attn_range queries)
 }
 
 #include "cpu/columns.h"
-
-extern const struct attn_cpu_decode KERNEL(attn_decode);
 
 const struct attn_cpu_kernel KERNEL(attn_fwd) = {
     .block_rows = BQ,

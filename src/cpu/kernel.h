@@ -42,6 +42,7 @@ struct attn_unit {
     struct attn_range seeing; /* the sequence's queries that the band lets see a key */
     struct attn_range rows;   /* those of the unit, of these queries */
     int64_t rest; /* rows at its end that are in no block but in the decode form */
+    bool joins;   /* which is computed beside the blocks then, tile by tile */
     const uint8_t *key_mask; /* of this sequence, nk bytes; null: every key is attended */
     char *weights;           /* per query token and query head how a score becomes a probability,
                                 for later; null: not wanted. See struct weight in tmpl.h */
@@ -64,6 +65,7 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->nq = u->seq.nq;
     u->nk = u->seq.nk;
     u->rest = 0;
+    u->joins = false;
     u->places = 1;
     u->seeing = attn_band_rows(u->seq.band, u->nq);
     u->rows = (struct attn_range){u->seeing.lo * p->group, u->seeing.hi * p->group};
@@ -133,9 +135,9 @@ struct attn_cpu_decode {
     void (*merge)(const struct attn_unit *u, int64_t chunks, void *scratch, char *partial);
     /* Of a unit of so many rows in the tiled form, how many at its end are better here. */
     int64_t (*rest_rows)(const struct attn_problem *p, int64_t rows, int64_t nk);
-    /* Those, u->rest of them, of so many heads from the unit's on, against all keys: to out and
-     * lse. */
-    void (*rest)(const struct attn_unit *u, int64_t heads, void *scratch);
+    /* Those, u->rest of them, against some keys, which go on where those of the call before ended:
+     * with those from 0 on sums begin, and with the last ones results go to out and lse. */
+    void (*rest)(const struct attn_unit *u, struct attn_range keys, void *scratch);
 };
 
 struct attn_cpu_kernel {

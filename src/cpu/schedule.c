@@ -81,7 +81,16 @@ struct cut {
     int64_t blocks; /* of the others, in an item */
     int64_t heads;  /* of which it has those */
     int64_t places; /* for tiles */
+    bool joins;     /* the rest is computed in the item of the blocks, tile by tile */
 };
+
+/* Whether packed keys and values of a head of sequence b are more than had better be kept. */
+static bool are_far(const struct attn_problem *p, const struct attn_cpu_kernel *kernel, int64_t b)
+{
+    const int64_t near = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, keys */
+    return attn_axis_len(&p->key, b) / room >
+           near / kernel->tile_bytes(p->head_dim, p->head_dim_v, room);
+}
 
 /* Whether an item had better take so many blocks of rows together, all that a unit has: tiles are
  * packed for it alone then, one after the other in one place. Where several items share what is
@@ -89,9 +98,8 @@ struct cut {
 static bool go_together(const struct attn_schedule *s, const struct attn_problem *p,
                         const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
 {
-    const int64_t near = 1 << 19, state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, bytes, keys */
-    const int64_t tile = kernel->tile_bytes(p->head_dim, p->head_dim_v, room);
-    return blocks <= ATTN_MOST_BLOCKS && attn_axis_len(&p->key, b) / room > near / tile &&
+    const int64_t state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, keys */
+    return blocks <= ATTN_MOST_BLOCKS && are_far(p, kernel, b) &&
            kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, blocks) <= state &&
            attn_pairs_of(p, b) <= s->fair;
 }
@@ -133,6 +141,8 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b) ? blocks : 1;
     c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
     c.heads = c.places == 1 ? heads_together(s, p, kernel, c.blocks, b) : 1;
+    const bool alone = s->parts == 1 && are_far(p, kernel, b) && attn_pairs_of(p, b) <= s->fair;
+    c.joins = c.rest > 0 && c.places == 1 && (c.heads > 1 || alone);
     return c;
 }
 
@@ -156,7 +166,7 @@ static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_deco
 static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                    const struct attn_cpu_kernel *kernel)
 {
-    int64_t rows = 0, rest = 0, rest_heads = 1, blocks = 1, longest = 0;
+    int64_t rows = 0, rest = 0, joining = 0, blocks = 1, longest = 0;
     s->partial = 0;
     s->tiled = s->decoded = s->places = 0;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -177,7 +187,9 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
             s->tiled++;
             s->places = max64(s->places, cut.places);
             rest = max64(rest, cut.rest);
-            rest_heads = max64(rest_heads, cut.heads);
+            if (cut.joins)
+                joining = max64(joining, cut.heads *
+                                             kernel->decode->scratch_bytes(p, cut.rest, 1));
             blocks = max64(blocks, cut.blocks * cut.heads);
             longest = max64(longest, nk);
         }
@@ -187,9 +199,9 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                                                             : ATTN_TILE_KEYS;
     int64_t scratch = 0;
     if (s->tiled > 0)
-        scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room, blocks);
+        scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room, blocks) + joining;
     if (rest > 0)
-        scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, rest_heads));
+        scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, 1));
     if (s->decoded > 0) {
         const int64_t one = kernel->decode->scratch_bytes(p, rows, 1);
         const int64_t all =
@@ -367,7 +379,7 @@ static void do_rows(const struct job *job, struct slot *slot, int64_t row0, void
 {
     const int64_t heads = min64(slot->together, job->p->heads_kv - slot->unit.head_kv);
     if (row0 >= attn_unit_tiled(&slot->unit).hi)
-        job->kernel->decode->rest(&slot->unit, heads, scratch);
+        job->kernel->decode->rest(&slot->unit, (struct attn_range){0, slot->unit.nk}, scratch);
     else
         job->kernel->rows(&slot->unit, heads, row0, slot->blocks, scratch, need_tile, slot);
 }
@@ -433,11 +445,12 @@ static int64_t open_tiled(const struct job *job, struct slot *slot, int32_t n)
     const int64_t own = pieces(u->rows.hi - u->rows.lo, step);
     u->rest = last ? cut.rest : 0;
     u->rows.hi += u->rest;
+    u->joins = cut.joins;
     u->places = cut.places;
     slot->blocks = min64(cut.blocks, max64(own, 1));
     slot->tiles.count = pieces(u->nk, ATTN_TILE_KEYS);
     attn_parts_begin(&slot->tiles);
-    return pieces(own, slot->blocks) + (u->rest > 0);
+    return pieces(own, slot->blocks) + (u->rest > 0 && !u->joins);
 }
 
 static int64_t open_unit(void *arg, int32_t at, int64_t n)
