@@ -336,7 +336,8 @@ static bool need_in_turn(void *arg, int64_t n)
 
 extern const struct attn_cpu_decode KERNEL(attn_decode);
 
-/* The unit's rows that are in no block, against tile n: first and last are those of all rows. */
+/* The unit's rows that are in no block, against tile n of those that the blocks see, and all keys
+ * before the first and behind the last of these. */
 static void join(const struct attn_unit *u, int64_t n, struct attn_range tiles, void *scratch)
 {
     const struct attn_range keys = {n == tiles.lo ? 0 : n * BK,
@@ -344,14 +345,10 @@ static void join(const struct attn_unit *u, int64_t n, struct attn_range tiles, 
     KERNEL(attn_decode).rest(u, keys, scratch);
 }
 
-static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t blocks,
-                 void *scratch, bool (*need)(void *arg, int64_t t), void *arg)
+/* Sets up the blocks of an item, those of each head in turn; see: keys that those of a head see. */
+static void begin_all(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t blocks,
+                      void *scratch, struct attn_range *see)
 {
-    const struct attn_problem *p = u->p;
-    const int64_t rest_bytes = u->joins ? KERNEL(attn_decode).scratch_bytes(p, u->rest, 1) : 0;
-    char *const rest =
-        (char *)scratch + scratch_bytes(p->head_dim, p->head_dim_v, u->room, heads * blocks);
-    struct attn_range see[ATTN_MOST_BLOCKS], all = {INT64_MAX, 0};
     const int64_t end = attn_unit_tiled(u).hi;
     for (int64_t n = 0; n < heads * blocks; n++) {
         const int64_t h = n / blocks, i = n % blocks;
@@ -365,16 +362,23 @@ static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t
         begin(own, scratch, i);
         t->vectors = t->rows <= HALF * VEC_N ? HALF : NV;
         see[i] = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
-        if (see[i].lo < see[i].hi)
-            all = (struct attn_range){min64(all.lo, see[i].lo),
-                                      see[i].hi > all.hi ? see[i].hi : all.hi};
-        if (h == 0 && see[i].lo < see[i].hi && row0 + blocks * BQ >= end)
+        if (h == 0 && row0 + blocks * BQ >= end)
             fetch_queries(u, t->row0); /* they come while the first tile is packed */
     }
-    if (u->joins) {
-        const struct attn_range last = attn_band_any(u->seq.band, end / p->group, u->seeing.hi);
-        all = (struct attn_range){min64(all.lo, last.lo), max64(all.hi, last.hi)};
-    }
+}
+
+static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t blocks,
+                 void *scratch, bool (*need)(void *arg, int64_t t), void *arg)
+{
+    const struct attn_problem *p = u->p;
+    const int64_t rest_bytes = u->joins ? KERNEL(attn_decode).scratch_bytes(p, u->rest, 1) : 0;
+    char *const rest =
+        (char *)scratch + scratch_bytes(p->head_dim, p->head_dim_v, u->room, heads * blocks);
+    struct attn_range see[ATTN_MOST_BLOCKS];
+    begin_all(u, heads, row0, blocks, scratch, see);
+    const int64_t last = min64(row0 + blocks * BQ, attn_unit_tiled(u).hi) - 1;
+    const struct attn_range all =
+        attn_band_any(u->seq.band, row0 / p->group, last / p->group + 1);
     const struct attn_range tiles = {all.lo / BK, (all.hi + BK - 1) / BK};
     for (int64_t n = tiles.lo; n < tiles.hi; n++)
         for (int64_t h = 0; h < heads; h++) {
