@@ -11,7 +11,9 @@ namespace fwd_sm90 {
 
 enum { GROUPS = 2, STAGES = 2 };
 enum { COMPUTING = 128 * GROUPS, COPYING = 128 }; /* threads; those that compute come first */
-enum { COMPUTE_BARRIER = 1, COPY_BARRIER, TURN_BARRIER }; /* of these; one for each group's turn */
+/* Of these; of all, who come there from two places, as no __syncthreads() may; one for each group's
+ * turn. */
+enum { COMPUTE_BARRIER = 1, COPY_BARRIER, BLOCK_BARRIER, TURN_BARRIER };
 enum { KEYS = ATTN_CUDA_KEYS, VALUES = ATTN_CUDA_VALUES, KINDS, QUERIES = ATTN_CUDA_QUERIES };
 
 struct bf16 : fwd::bf16 {
@@ -115,7 +117,7 @@ DEVICE int parity_of(uint32_t step) { return step / STAGES % 2; }
  * done; the next job has been found. */
 template <class S> DEVICE bool next_pass(const struct fwd::work<S> *w, int *pass)
 {
-    dev::sync();
+    dev::sync_some(BLOCK_BARRIER, COMPUTING + COPYING);
     if (!w->again[*pass] || *pass + 1 == fwd::PASSES)
         return false;
     (*pass)++;
