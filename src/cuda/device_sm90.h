@@ -20,7 +20,8 @@
  *                                  shared memory; 0 outside the tensor; b is told as many bytes as
  *                                  the box has. load_tensor(..., x, y, z) and (..., x, y, z, w): of
  *                                  three and of four axes. Boxes are aligned to 128 bytes, and with
- *                                  a swizzle to its pattern, 8 rows
+ *                                  a swizzle to its pattern, 8 rows; x is to 16 bytes, or the
+ *                                  hardware knows no such instruction
  *   store_tensor(map, from, x, y)  the other way; nothing outside the tensor. Likewise with z and w
  *   load_bulk(to, from, bytes, b)  bytes side by side, multiples of 16, from global memory
  *   store_bulk(to, from, bytes)    the other way

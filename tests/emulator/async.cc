@@ -217,8 +217,8 @@ struct coordinates {
     int at[5];
 };
 
-/* Each 16 bytes of a box: where they are in the tensor, of which only bytes lo .. hi - 1 are its
- * own; where in shared memory. */
+/* Each 16 bytes of a box: where they are in the tensor, of which only the first `own` are its own;
+ * where in shared memory. */
 template <class F>
 static void each_chunk(const tensor_map &map, const coordinates &first, size_t at, const F &visit)
 {
@@ -227,18 +227,16 @@ static void each_chunk(const tensor_map &map, const coordinates &first, size_t a
     uint32_t in[5] = {0};
     for (size_t n = 0; n < count; n++) {
         const int64_t x = (int64_t)first.at[0] + in[0], size = (int64_t)map.element_size;
-        int64_t lo = x < 0 ? -x : 0, hi = x + each > size0 ? size0 - x : each;
+        int64_t own = x < 0 || x >= size0 ? 0 : x + each > size0 ? size0 - x : each;
         uint64_t address = map.base + (uint64_t)(x * size);
         for (uint32_t i = 1; i < map.rank; i++) {
             const int64_t y = (int64_t)first.at[i] + in[i];
             if (y < 0 || (uint64_t)y >= map.size[i])
-                hi = 0;
+                own = 0;
             address += (uint64_t)y * map.stride[i - 1];
         }
-        if (lo >= hi)
-            lo = hi = 0;
         const size_t place = swizzled(SHARED_BASE + at + n * 16, map.swizzle) - SHARED_BASE;
-        visit((char *)(uintptr_t)address, place, (size_t)(lo * size), (size_t)(hi * size));
+        visit((char *)(uintptr_t)address, place, (size_t)(own * size));
         in[0] += (uint32_t)each;
         for (uint32_t i = 0; i + 1 < map.rank && in[i] >= map.box[i]; i++) {
             in[i] = 0;
@@ -247,10 +245,12 @@ static void each_chunk(const tensor_map &map, const coordinates &first, size_t a
     }
 }
 
-static coordinates coordinates_of(const int *at, int rank)
+static coordinates coordinates_of(const char *what, const tensor_map &map, const int *at)
 {
     coordinates c = {{0}};
-    memcpy(c.at, at, sizeof *at * (size_t)rank);
+    memcpy(c.at, at, sizeof *at * map.rank);
+    if (at[0] * (int64_t)map.element_size % 16 != 0)
+        fault("%s: column %d is not aligned to 16 bytes", what, at[0]);
     return c;
 }
 
@@ -265,13 +265,13 @@ static size_t box_place(const char *what, const tensor_map &map, const void *p)
 void tensor_load(void *to, const void *bits, void *barrier, const int *coordinate, int rank)
 {
     const tensor_map map = map_of("load_tensor", bits, rank);
-    const coordinates first = coordinates_of(coordinate, rank);
+    const coordinates first = coordinates_of("load_tensor", map, coordinate);
     const size_t at = box_place("load_tensor", map, to);
     begin_load("load_tensor", at, box_bytes(map), barrier, [=] {
-        each_chunk(map, first, at, [](const char *tensor, size_t place, size_t lo, size_t hi) {
+        each_chunk(map, first, at, [](const char *tensor, size_t place, size_t own) {
             char chunk[16] = {0};
-            if (lo < hi)
-                memcpy(chunk + lo, tensor + lo, hi - lo);
+            if (own > 0)
+                memcpy(chunk, tensor, own);
             write_async(place, chunk, sizeof chunk);
         });
     });
@@ -322,16 +322,16 @@ void bulk_store_to(void *to, const void *from, int bytes)
 void tensor_store(const void *bits, const void *from, const int *coordinate, int rank)
 {
     const tensor_map map = map_of("store_tensor", bits, rank);
-    const coordinates first = coordinates_of(coordinate, rank);
+    const coordinates first = coordinates_of("store_tensor", map, coordinate);
     const size_t at = box_place("store_tensor", map, from);
     const auto taken = std::make_shared<std::vector<char>>(m.l->shared_bytes);
     begin_store([=] {
         const size_t bytes = box_bytes(map);
         memcpy(taken->data() + at, read_async("store_tensor", at, bytes), bytes);
     }, [=] {
-        each_chunk(map, first, at, [&](char *tensor, size_t place, size_t lo, size_t hi) {
-            if (lo < hi)
-                memcpy(tensor + lo, taken->data() + place + lo, hi - lo);
+        each_chunk(map, first, at, [&](char *tensor, size_t place, size_t own) {
+            if (own > 0)
+                memcpy(tensor, taken->data() + place, own);
         });
     });
 }

@@ -69,65 +69,70 @@ void draw_inputs(uint32_t *inputs, uint64_t seed)
     }
 }
 
-static dev::tensor_map map_of(attn_cuda_encode encode, const void *data, int rank, int swizzle,
-                              uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+static bool make_map(attn_cuda_encode encode, dev::tensor_map *map, const void *data, int rank,
+                     int swizzle, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
     const uint64_t near = X * 2, far = X * Z * 2; /* of three axes and more, the third is within */
     struct attn_cuda_tensor t = {data, rank, 2, (enum attn_cuda_swizzle)swizzle, {X, Y, Z, W},
                                  {rank > 2 ? far : near, near, X * Y * Z * 2}, {x, y, z, w}};
-    dev::tensor_map map = {};
-    attn_cuda_make_map(encode, &t, &map);
-    return map;
+    return attn_cuda_make_map(encode, &t, map);
 }
 
 /* Matrices of exercise_all(). */
 enum { M = 150, N = 136, K = 200 };
 
-static dev::tensor_map matrix_map(attn_cuda_encode encode, const void *data, int size, int columns,
-                                  int rows, int box_columns, int box_rows, int swizzle)
+static bool make_matrix_map(attn_cuda_encode encode, dev::tensor_map *map, const void *data,
+                            int size, int columns, int rows, int box_columns, int box_rows,
+                            int swizzle)
 {
     const struct attn_cuda_tensor t = {
         data, 2, size, (enum attn_cuda_swizzle)swizzle, {(uint64_t)columns, (uint64_t)rows},
         {(uint64_t)(columns * size)}, {(uint32_t)box_columns, (uint32_t)box_rows}};
-    dev::tensor_map map = {};
-    attn_cuda_make_map(encode, &t, &map);
-    return map;
+    return attn_cuda_make_map(encode, &t, map);
 }
 
-struct arguments arguments_for(attn_cuda_encode encode, const uint32_t *inputs, uint32_t *results)
+bool find_arguments(attn_cuda_encode encode, const uint32_t *inputs, uint32_t *results,
+                    struct arguments *a)
 {
     using namespace product_sm90;
     const uint32_t *const integers = inputs + INTEGERS_BF16 * ALL;
     uint32_t *const to = results + WHOLE * ALL;
-    struct arguments a = {};
-    a.inputs = inputs;
-    a.results = results;
+    bool all = true;
+    *a = {};
+    a->inputs = inputs;
+    a->results = results;
     for (int r = LOAD_PLAIN; r <= STORE_4D; r++) {
         const bool stores = r >= STORE_2D;
         const void *const data = stores ? results + r * ALL : inputs;
-        dev::tensor_map *const map = &a.map[r - LOAD_PLAIN];
+        dev::tensor_map *const map = &a->map[r - LOAD_PLAIN];
         if (r == LOAD_PLAIN)
-            *map = map_of(encode, data, 2, 0, 24, 8, 1, 1);
+            all &= make_map(encode, map, data, 2, 0, 24, 8, 1, 1);
         else if (r <= LOAD_128)
-            *map = map_of(encode, data, 2, r - LOAD_PLAIN, 8u << (r - LOAD_PLAIN), 16, 1, 1);
+            all &= make_map(encode, map, data, 2, r - LOAD_PLAIN, 8u << (r - LOAD_PLAIN), 16, 1, 1);
         else if (r == LOAD_3D || r == STORE_3D)
-            *map = map_of(encode, data, 3, 1, 16, 5, 2, 1);
+            all &= make_map(encode, map, data, 3, 1, 16, 5, 2, 1);
         else if (r == LOAD_4D || r == STORE_4D)
-            *map = map_of(encode, data, 4, 2, 32, 3, 2, 2);
+            all &= make_map(encode, map, data, 4, 2, 32, 3, 2, 2);
         else
-            *map = map_of(encode, data, 2, 3, 64, 16, 1, 1);
+            all &= make_map(encode, map, data, 2, 3, 64, 16, 1, 1);
     }
-    a.product = {matrix_map(encode, integers, 2, K, M, WIDTH<3>, ROWS, 3),
-                 matrix_map(encode, integers, 2, N, K, WIDTH<3>, DEPTH, 3),
-                 matrix_map(encode, to, 4, N, M * 3 / 4, COLUMNS, 64, 0), M, N, K};
     static_assert(N * (M * 3 / 4) <= ALL, "it is a result");
-    return a;
+    struct tensors *const t = &a->product;
+    t->m = M;
+    t->n = N;
+    t->k = K;
+    all &= make_matrix_map(encode, &t->a, integers, 2, K, M, WIDTH<3>, ROWS, 3);
+    all &= make_matrix_map(encode, &t->b, integers, 2, N, K, WIDTH<3>, DEPTH, 3);
+    all &= make_matrix_map(encode, &t->c, to, 4, N, M * 3 / 4, COLUMNS, 64, 0);
+    return all;
 }
 
 const char *emulate(const uint32_t *inputs, uint32_t *results, uint64_t seed)
 {
     static std::string wrong;
-    const struct arguments a = arguments_for(emulator::encode_tiled, inputs, results);
+    struct arguments a;
+    if (!find_arguments(emulator::encode_tiled, inputs, results, &a))
+        return "no map of a tensor";
     emulator::launch l;
     l.blocks = 1;
     l.threads = THREADS;

@@ -65,8 +65,9 @@ struct arguments {
     uint32_t *results;
 };
 
-/* For memory of the one who encodes. */
-struct arguments arguments_for(attn_cuda_encode encode, const uint32_t *inputs, uint32_t *results);
+/* For memory of the one who encodes; false if it can make no map of a tensor. */
+bool find_arguments(attn_cuda_encode encode, const uint32_t *inputs, uint32_t *results,
+                    struct arguments *a);
 
 /* The emulator's results; why it ended, if it did not get there. */
 const char *emulate(const uint32_t *inputs, uint32_t *results, uint64_t seed);
@@ -107,11 +108,11 @@ DEVICE void hand_round(uint32_t *to, uint64_t *barrier, const uint32_t *x)
     dev::sync();
 }
 
-/* Something of x: where a box begins, outside the tensor now and then. */
-DEVICE int begin_of(uint32_t x, int size)
+/* Something of x: where a box begins, outside the tensor now and then; multiples of `each`. */
+DEVICE int begin_of(uint32_t x, int size, int each = 1)
 {
-    const int before = size > 9 ? 2 : 1;
-    return (int)(x % (uint32_t)(size + before)) - before;
+    const int before = size > 9 * each ? 2 : 1;
+    return ((int)(x % (uint32_t)(size / each + before)) - before) * each;
 }
 
 struct box {
@@ -135,7 +136,7 @@ DEVICE void load(const struct arguments &a, int r, uint64_t *barrier)
     void *const to = dev::shared();
     fill(a.inputs);
     if (dev::thread() == 0) {
-        const int at[4] = {begin_of(x[0], X), begin_of(x[1], Y), begin_of(x[2], Z),
+        const int at[4] = {begin_of(x[0], X, 8), begin_of(x[1], Y), begin_of(x[2], Z),
                            begin_of(x[3], W)};
         dev::mbarrier_init(barrier, 1);
         dev::fence_async();
@@ -164,7 +165,7 @@ DEVICE void store(const struct arguments &a, int r)
     const void *const from = dev::shared();
     fill(a.inputs);
     if (dev::thread() == 0) {
-        const int at[4] = {begin_of(x[0], X), begin_of(x[1], Y), begin_of(x[2], Z),
+        const int at[4] = {begin_of(x[0], X, 8), begin_of(x[1], Y), begin_of(x[2], Z),
                            begin_of(x[3], W)};
         if (box_of(r).axes == 2)
             dev::store_tensor(map, from, at[0], at[1]);

@@ -185,8 +185,10 @@ void test_boxes(uint64_t seed)
     for (uint32_t &x : from)
         x = (uint32_t)draw();
     for (int i = 0; i < 4; i++) {
-        a[i] = (int)(draw() % 2 * (draw() % t.size[i])) - (int)(draw() % 3);
-        b[i] = (int)(draw() % t.size[i]) - (int)(draw() % 3);
+        const int each = i ? 1 : 4; /* 16 bytes side by side */
+        const uint64_t places = t.size[i] / (uint64_t)each;
+        a[i] = ((int)(draw() % 2 * (draw() % places)) - (int)(draw() % 3)) * each;
+        b[i] = ((int)(draw() % places) - (int)(draw() % 3)) * each;
     }
     EXPECT(attn_cuda_make_map(attn_cuda_find_encode(), &t, &map) &&
                attn_cuda_make_map(attn_cuda_find_encode(), &t2, &map2), "maps of four axes");
@@ -328,6 +330,16 @@ void test_copy_reports()
         make_barrier(1);
         dev::load_tensor(tile(), (const dev::tensor_map *)data, barrier(), 0, 0);
     }), "no tensor map");
+    const struct attn_cuda_tensor t = {data, 2, 2, ATTN_CUDA_PLAIN, {24, 1}, {48}, {8, 1}};
+    dev::tensor_map map;
+    EXPECT(attn_cuda_make_map(attn_cuda_find_encode(), &t, &map), "a map of two axes");
+    expect_told(run_block(32, 0, [&] {
+        make_barrier(1);
+        dev::load_tensor(tile(), &map, barrier(), 12, 0);
+    }), "column 12 is not aligned to 16 bytes");
+    expect_told(run_block(32, 0, [&] {
+        dev::store_tensor(&map, tile(), -1, 0);
+    }), "column -1 is not aligned to 16 bytes");
 }
 
 /* A copy to this place while a product reads 2048 bytes from the tile's first on, and 256 from byte
