@@ -78,6 +78,7 @@ static void fill_inputs(struct bench_buffers *b)
 static bool create_extra(struct bench_buffers *b, const struct bench_case *c)
 {
     const int64_t nq = c->seqlen_q, nk = c->seqlen_k, blocks = nk / BENCH_BLOCK;
+    const attn_dtype sums = bench_lse_dtype(b->dtype);
     float *numbers = NULL;
     uint8_t *bytes = NULL;
     uint64_t seed = 4;
@@ -88,10 +89,10 @@ static bool create_extra(struct bench_buffers *b, const struct bench_case *c)
             numbers[n] = (float)draw(&seed);
         return numbers;
     case BENCH_ALIBI:
-        b->extra = numbers = malloc((size_t)c->heads_q * sizeof *numbers);
-        for (int64_t n = 0; numbers && n < c->heads_q; n++)
-            numbers[n] = 1.0f / (float)(2 << n % 8);
-        return numbers;
+        b->extra = malloc((size_t)(c->heads_q * bench_number_size(sums)));
+        for (int64_t n = 0; b->extra && n < c->heads_q; n++)
+            bench_number_set(b->extra, sums, n, 1.0 / (2 << n % 8));
+        return b->extra;
     case BENCH_MASK:
         b->extra = bytes = malloc((size_t)(nq * nk));
         if (bytes)
@@ -207,7 +208,10 @@ static void set_feature(attn_desc *d, const struct bench_buffers *b)
         d->window_left = BENCH_WIDTH;
         d->window_right = -1;
         break;
-    case BENCH_ALIBI: d->alibi.data = b->extra; break;
+    case BENCH_ALIBI:
+        d->alibi.data = b->extra;
+        d->alibi.dtype = bench_lse_dtype(b->dtype);
+        break;
     case BENCH_SOFTCAP: d->softcap = BENCH_CAP; break;
     case BENCH_WIDE:
     case BENCH_PLAIN: break;

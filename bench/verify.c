@@ -90,7 +90,10 @@ static double shaped(const struct bench_buffers *bb, int64_t h, int64_t i, int64
     case BENCH_MASK: seen = bytes[i * nk + j]; break;
     case BENCH_BLOCKS: seen = bytes[i / BENCH_BLOCK * blocks + j / BENCH_BLOCK]; break;
     case BENCH_WINDOW: seen = j >= i - BENCH_WIDTH; break;
-    case BENCH_ALIBI: score -= (double)numbers[h] * (double)(before < 0 ? -before : before); break;
+    case BENCH_ALIBI:
+        score -= bench_number(bb->extra, bench_lse_dtype(bb->dtype), h) *
+                 (double)(before < 0 ? -before : before);
+        break;
     case BENCH_SOFTCAP: score = BENCH_CAP * tanh(score / BENCH_CAP); break;
     case BENCH_WIDE:
     case BENCH_PLAIN: break;
