@@ -16,9 +16,11 @@ enum {
     MOST_TILES = 4,     /* share.h */
     MOST_SPLITS = 128,
     LIST_THREADS = 256, /* around.h */
-    LIST_SHARED = 512,
+    LIST_SHARED = 2048,
     COMBINE_THREADS = 128,
-    COMBINE_ROWS = 16   /* for a block: few blocks, as most sequences may not be split */
+    COMBINE_SHARED = 5120,
+    COMBINE_BLOCKS = 16, /* for a sequence and head whose rows are a few, each one of them; where */
+    COMBINE_ROWS = 16    /* they are many not for each, as most sequences may not be split */
 };
 #define MOST_STRIDE (INT64_C(1) << 38) /* elements of a map's axis: of it, not more bytes than 2^40 */
 
@@ -188,8 +190,9 @@ void attn_cuda_plan_forward(const struct attn_problem *p, const struct attn_cuda
     }
     if (combined > 0)
         add(f, attn_cuda_combine[p->dtype],
-            times(times(p->batch, p->heads_kv), parts_of(combined, COMBINE_ROWS)),
-            COMBINE_THREADS, 0, 0);
+            times(times(p->batch, p->heads_kv),
+                  max64(parts_of(combined, COMBINE_ROWS), min64(combined, COMBINE_BLOCKS))),
+            COMBINE_THREADS, COMBINE_SHARED, 0);
 }
 
 /* A tensor `width` wide, and the heads and tokens of a box. */

@@ -25,7 +25,7 @@
  * fwd_f32.h and fwd_f64.h, names
  *
  *   element, real             as stored; what it computes in
- *   number(x), put(x)         from the one to the other
+ *   number(x), put(x)         from the one to the other; put(x, y): two at once
  *   exp_of(x)                 e^x for x <= 0, -inf too, or NaN
  *   place<WIDTH>(row, chunk)  where 16 bytes lie in a tile with rows of WIDTH numbers
  *   scores<D, N, M>(s, q, k)  s[M][N / 8] += 16 M rows of q by N of k, over D numbers
@@ -40,11 +40,17 @@
 
 namespace fwd {
 
+/* Two numbers side by side, read or written at once. */
+template <class X> struct alignas(2 * sizeof(X)) pair_of {
+    X x[2];
+};
+
 /* The names of a type that is computed in as it is stored. */
 template <class X> struct itself {
     typedef X element, real;
     static DEVICE X number(X x) { return x; }
     static DEVICE X put(X x) { return x; }
+    static DEVICE struct pair_of<X> put(X x, X y) { return {{x, y}}; }
     static DEVICE X exp_of(X x) { return dev::exp(x); }
 };
 
@@ -529,20 +535,76 @@ DEVICE void spoil(const struct attn_problem &p, const struct work<S> *w, typenam
     dev::sync_warp();
 }
 
-/* A row's partial results to the workspace. */
+/* What is the same for all columns of a row's results: where column w->column0 goes, null for
+ * nowhere; what the parts' sums of values are multiplied by, each at once, as all of them may be
+ * beyond the range that the result is in; whether all columns are 0. */
+template <class S> struct ending {
+    char *to;
+    typename S::real by[S::KEY_WARPS];
+    bool zero;
+};
+
+/* Of a row, by a lane; if it is `mine`, what belongs to the row as a whole is put down. */
 template <class S>
-DEVICE void put_partial(const struct attn_cuda_args *a, const struct work<S> *w, int r,
-                        const struct row::parts<typename S::real> *x, typename S::real most)
+DEVICE struct ending<S> end_row(const struct attn_cuda_args *a, const struct work<S> *w,
+                                const typename S::real *results, int r, bool mine)
 {
     typedef typename S::real real;
-    real *const to = share::partial_at<real>(a, &a->form[a->which], w->slot, w->head_kv, r);
-    const real sum = row::weights_of<typename S::T>(x, most);
-    const real by = unit_of<S>(w, r) / row::unit_of(sum);
-    for (int64_t c = dev::lane(); c < w->columns; c += 32)
-        to[2 + w->column0 + c] = row::total_of<typename S::T>(x, most, 2 + c, by);
-    if (w->column0 == 0 && dev::lane() == 0) {
-        to[0] = most;
-        to[1] = sum;
+    typedef typename S::T T;
+    const struct row::row *const row = &w->row[r];
+    const struct row::parts<real> x = {results + r * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS};
+    const real most = row::most_of(&x), sum = row::weights_of<T>(&x, most);
+    struct ending<S> end = {nullptr, {0}, false};
+    real by;
+    mine = mine && row->given && w->column0 == 0;
+    if (w->slot >= 0) {
+        real *const to = share::partial_at<real>(a, &a->form[a->which], w->slot, w->head_kv, r);
+        by = unit_of<S>(w, r) / row::unit_of(sum);
+        end.to = (char *)(to + 2 + w->column0);
+        if (mine) {
+            to[0] = most;
+            to[1] = sum;
+        }
+    } else {
+        const struct row::outcome<real> o = row::outcome_at(&a->p, row->head, most, sum);
+        by = o.by * unit_of<S>(w, r);
+        end.to = (char *)(row::out_at<T>(&w->s, row) + w->column0);
+        end.zero = o.by < 0;
+        if (mine)
+            row::put_lse<T>(&w->s, row, o.lse);
+    }
+    if (!row->given)
+        end.to = nullptr;
+    UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
+        end.by[i] = row::weight_of<T>(x.data[i * x.stride], most) * by;
+    return end;
+}
+
+/* n columns of a row, as T stores them, from the parts' sums of values; by a warp. */
+template <class S, class T>
+DEVICE void put_columns(char *to, const typename S::real *sums, const struct ending<S> &end, int n)
+{
+    typedef typename S::real real;
+    typedef typename T::element element;
+    static_assert(S::RESULT % 2 == 0, "pairs are aligned");
+    const bool whole = (uintptr_t)to % sizeof(struct pair_of<element>) == 0;
+    for (int c = 2 * dev::lane(); c < n; c += 64) {
+        element *const here = (element *)to + c;
+        real x[2] = {0, 0};
+        UNROLLED for (int i = 0; i < S::KEY_WARPS; i++) {
+            const struct pair_of<real> part =
+                *(const struct pair_of<real> *)(sums + i * S::ROWS * S::RESULT + c);
+            UNROLLED for (int e = 0; e < 2; e++)
+                x[e] += part.x[e] * end.by[i];
+        }
+        const struct pair_of<element> both = T::put(end.zero ? 0 : x[0], end.zero ? 0 : x[1]);
+        if (whole && c + 1 < n) {
+            *(struct pair_of<element> *)here = both;
+        } else {
+            here[0] = both.x[0];
+            if (c + 1 < n)
+                here[1] = both.x[1];
+        }
     }
 }
 
@@ -551,24 +613,23 @@ template <class S>
 DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
                    const typename S::real *results)
 {
+    enum { EACH = S::ROWS / S::WARPS };
     typedef typename S::real real;
-    typedef typename S::T T;
-    const struct attn_problem *p = &a->p;
-    const int own = dev::warp() + dev::lane() % (S::ROWS / S::WARPS) * S::WARPS;
-    struct row::parts<real> x = {results + own * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS};
-    const struct row::outcome<real> mine = row::outcome_of<T>(p, w->row[own].head, &x);
-    for (int n = 0; n < S::ROWS / S::WARPS; n++) {
-        const int r = dev::warp() + n * S::WARPS;
-        const struct row::outcome<real> o = {dev::shuffle(mine.most, n),
-                                             dev::shuffle(mine.by, n) * unit_of<S>(w, r),
-                                             dev::shuffle(mine.lse, n)};
-        x.data = results + r * S::RESULT;
-        if (!w->row[r].given)
+    const int own = dev::warp() + dev::lane() % EACH * S::WARPS, columns = (int)w->columns;
+    const struct ending<S> mine = end_row<S>(a, w, results, own, dev::lane() < EACH);
+    for (int n = 0; n < EACH; n++) {
+        const real *const sums = results + (dev::warp() + n * S::WARPS) * S::RESULT + 2;
+        struct ending<S> end;
+        end.to = (char *)(uintptr_t)dev::shuffle((uint64_t)(uintptr_t)mine.to, n);
+        end.zero = dev::shuffle((int)mine.zero, n);
+        UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
+            end.by[i] = dev::shuffle(mine.by[i], n);
+        if (!end.to)
             continue;
         if (w->slot >= 0)
-            put_partial<S>(a, w, r, &x, o.most);
+            put_columns<S, itself<real>>(end.to, sums, end, columns);
         else
-            row::finish_row<T>(&w->s, &w->row[r], &x, &o, 2, w->column0, w->columns);
+            put_columns<S, typename S::T>(end.to, sums, end, columns);
     }
 }
 

@@ -30,6 +30,12 @@ struct f16 {
 template <class N> struct half : N {
     typedef uint16_t element;
     typedef float real;
+    using N::put;
+    static DEVICE struct pair_of<uint16_t> put(float x, float y)
+    {
+        const uint32_t both = N::pack(x, y);
+        return {{(uint16_t)both, (uint16_t)(both >> 16)}};
+    }
     static DEVICE float exp_of(float x) { return dev::exp2_fast(x * 1.44269504088896341f); }
 
     /* Any 8 rows from a multiple of 8 on come from all banks. */

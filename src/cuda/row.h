@@ -129,23 +129,9 @@ DEVICE typename T::real weights_of(const struct parts<typename T::real> *x, type
     return sum;
 }
 
-/* Sums of values, number `at` of the parts, together and times `by`: each part's at once, as all of
- * them may be beyond the range that the result is in. */
-template <class T>
-DEVICE typename T::real total_of(const struct parts<typename T::real> *x, typename T::real most,
-                                 int64_t at, typename T::real by)
-{
-    typename T::real sum = 0;
-    for (int i = 0; i < x->count; i++) {
-        const typename T::real *const part = x->data + i * x->stride;
-        sum += part[at] * (weight_of<T>(part[0], most) * by);
-    }
-    return sum;
-}
-
 /* What becomes of a row: its sums of values times `by`, below 0 for zeros; its LSE. */
 template <class real> struct outcome {
-    real most, by, lse;
+    real by, lse;
 };
 
 /* Of a row whose largest score is `most` and whose weights have that sum. */
@@ -154,8 +140,7 @@ DEVICE struct outcome<real> outcome_at(const struct attn_problem *p, int64_t hea
                                        real sum)
 {
     struct outcome<real> o;
-    o.most = most;
-    const double sink = attn_sink_of(p, head), at = (double)o.most;
+    const double sink = attn_sink_of(p, head), at = (double)most;
     o.by = sum == 0 ? -(real)1 : 1 / sum;
     o.lse = sum == 0 ? -(real)INFINITY : (real)(at + log((double)sum));
     if (isnan(sink)) {
@@ -174,14 +159,6 @@ DEVICE struct outcome<real> outcome_at(const struct attn_problem *p, int64_t hea
 }
 
 template <class T>
-DEVICE struct outcome<typename T::real> outcome_of(const struct attn_problem *p, int64_t head,
-                                                   const struct parts<typename T::real> *x)
-{
-    const typename T::real most = most_of(x);
-    return outcome_at(p, head, most, weights_of<T>(x, most));
-}
-
-template <class T>
 DEVICE typename T::element *out_at(const struct attn_sequence *s, const struct row *r)
 {
     typedef typename T::element element;
@@ -193,24 +170,9 @@ template <class T>
 DEVICE void put_lse(const struct attn_sequence *s, const struct row *r, typename T::real lse)
 {
     typedef typename T::real real;
-    if (s->p->lse.data && dev::lane() == 0)
+    if (s->p->lse.data)
         *(real *)attn_view_at(&s->p->lse, &s->p->query, s->b, r->query, r->head, sizeof(real)) =
             lse;
-}
-
-/* Columns column0 .. column0 + n - 1 of a row from its parts, which have those columns from `first`
- * on, and its LSE where column0 is 0; by a warp. */
-template <class T>
-DEVICE void finish_row(const struct attn_sequence *s, const struct row *r,
-                       const struct parts<typename T::real> *x,
-                       const struct outcome<typename T::real> *o, int64_t first, int64_t column0,
-                       int64_t n)
-{
-    typename T::element *const out = out_at<T>(s, r) + column0;
-    for (int64_t c = dev::lane(); c < n; c += 32)
-        out[c] = T::put(o->by < 0 ? 0 : total_of<T>(x, o->most, first + c, o->by));
-    if (column0 == 0)
-        put_lse<T>(s, r, o->lse);
 }
 
 } // namespace row
