@@ -249,9 +249,14 @@ static void finish(struct block *t)
     if (!t->begun)
         memset(t->o, 0, (size_t)(t->dv_panels * BQ) * sizeof *t->o);
     settle(t, by);
-    for (int64_t lane = 0; lane < t->rows; lane += VEC_N)
+    bool finite = true;
+    for (int64_t lane = 0; lane < t->rows; lane += VEC_N) {
         store_lanes(t->out + lane, min64(VEC_N, t->rows - lane), t->o + lane, t->dv, by + lane,
                     bad + lane);
+        finite = finite && vmask_all(vec_le(vec_load(bad + lane), vec_zero()));
+    }
+    if (finite && !p->lse.data && !t->u->weights)
+        return;
     for (int64_t lane = 0; lane < t->rows; lane++) {
         const real r = t->r[lane], l = t->l[lane];
         const struct row row = row_of(t, lane);
