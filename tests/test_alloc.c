@@ -398,7 +398,7 @@ static void no_tile(void *user, int64_t b, int64_t h, int64_t i0, int64_t ni, in
 /* A tile of probabilities of each head is larger than any memory: told as it is, or refused. */
 static void test_huge_group(attn_dtype type)
 {
-    enum { TILE_KEYS = 128 };
+    enum { TILE_KEYS = 192 };
     static double one;
     struct watch w = {.limit = MEBI};
     attn_context *c = NULL;

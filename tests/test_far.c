@@ -16,7 +16,7 @@
 #include "memory.h"
 #include "run.h"
 
-enum { NK = 1100, BLOCK = 128, CHUNK = 512 };
+enum { NK = 1100, BLOCK = 192, CHUNK = 512 };
 
 /* Queries, and numbers to a head: 64 are enough for probabilities beside the next products. */
 struct size {

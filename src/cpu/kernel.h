@@ -22,7 +22,7 @@ static inline int64_t attn_quotient(int64_t n, int64_t by) { return by == 1 ? n 
 
 /* Keys in a tile of the tiled form, and in a chunk of the decode form, where more of small heads.
  * Results depend on both. */
-enum { ATTN_TILE_KEYS = 128, ATTN_CHUNK_KEYS = 512 };
+enum { ATTN_TILE_KEYS = 192, ATTN_CHUNK_KEYS = 512 };
 enum { ATTN_SMALL_CHUNK_KEYS = 2048, ATTN_SMALL_HEADS = 16 };
 
 enum { ATTN_MOST_BLOCKS = 8 }; /* of rows, in an item */
