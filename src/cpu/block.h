@@ -91,7 +91,8 @@ INLINE void fetch_block(const struct attn_unit *u, const struct attn_view *v, in
                         int64_t row0)
 {
     const struct attn_problem *p = u->p;
-    const int64_t rows = min64(BQ, attn_unit_tiled(u).hi - row0), h = u->head_kv * p->group;
+    const int64_t rows = u->near ? 0 : min64(BQ, attn_unit_tiled(u).hi - row0);
+    const int64_t h = u->head_kv * p->group;
     const elem *first = (const elem *)attn_view_at(v, &p->query, u->b, 0, h, sizeof(elem));
     int64_t query = row0 / p->group, head = row0 % p->group;
     for (int64_t r = 0; r < rows; r++) {

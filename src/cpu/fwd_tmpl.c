@@ -271,7 +271,7 @@ static void finish(struct block *t)
 /* Asks for the rows of out that the block will write. Inlined as fetch_queries() is. */
 INLINE void fetch_results(const struct block *t)
 {
-    for (int64_t lane = 0; lane < t->rows; lane++) {
+    for (int64_t lane = 0, rows = t->u->near ? 0 : t->rows; lane < rows; lane++) {
         const elem *const out = t->out[lane];
         for (uintptr_t at = line_of(out); at < (uintptr_t)(out + t->dv); at += LINE)
             __builtin_prefetch((const void *)at, 1, 2);
@@ -279,14 +279,14 @@ INLINE void fetch_results(const struct block *t)
 }
 
 /* Keys to ask for during the products with tile n: where tiles are used as they lie those that come
- * soon, once for all blocks of an item; else the next tile's, by the thread that has packed this
- * one and so is likely to pack that. */
+ * soon, once for all blocks of an item, unless they are near; else the next tile's, by the thread
+ * that has packed this one and so is likely to pack that. */
 static struct attn_range keys_to_ask(const struct block *t, int64_t n, bool packed)
 {
     const struct attn_unit *u = t->u;
     const bool direct = u->tile_info[n] & ATTN_TILE_DIRECT;
     const int64_t first = n * BK + (direct ? AHEAD : (int64_t)BK);
-    if (u->p->key.table || !(direct ? t->leads : packed))
+    if (u->p->key.table || !(direct ? t->leads && !u->near : packed))
         return (struct attn_range){0, 0};
     return (struct attn_range){first, min64(first + BK, u->nk)};
 }

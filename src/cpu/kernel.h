@@ -52,6 +52,8 @@ struct attn_unit {
     int64_t places;          /* one if a single item takes all blocks, else one for each tile */
     uint8_t *tile_info;      /* ATTN_TILE_ bits of each tile */
     enum attn_asks asks;     /* decode: whether memory is asked for ahead */
+    bool near;               /* few rows beside keys and values that are in a cache, as the call
+                                before had them, too: nothing is asked for, the rows neither */
 };
 
 /* Sequence b and key/value head of a unit, and what follows from them. */
@@ -65,7 +67,7 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->nq = u->seq.nq;
     u->nk = u->seq.nk;
     u->rest = 0;
-    u->joins = false;
+    u->joins = u->near = false;
     u->places = 1;
     u->seeing = attn_band_rows(u->seq.band, u->nq);
     u->rows = (struct attn_range){u->seeing.lo * p->group, u->seeing.hi * p->group};

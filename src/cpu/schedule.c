@@ -29,6 +29,7 @@ struct job {
     const struct attn_problem *p;
     const struct attn_cpu_kernel *kernel;
     enum attn_asks asks;
+    bool near;
     const int64_t *order; /* sequences by falling work */
     struct slot *slots;
     char *scratch, *weights;
@@ -104,6 +105,15 @@ static bool go_together(const struct attn_schedule *s, const struct attn_problem
            attn_pairs_of(p, b) <= s->fair;
 }
 
+/* How many blocks of rows an item takes otherwise: two where tiles are far, so that they come from
+ * there half as often, and items so many that none keeps the others waiting. */
+static int64_t some_blocks(const struct attn_schedule *s, const struct attn_problem *p,
+                           const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
+{
+    const double pairs = 2 * attn_pairs_of(p, b), enough = 5; /* shares, of which threads have 3 */
+    return are_far(p, kernel, b) && pairs * enough <= s->share * (double)blocks ? 2 : 1;
+}
+
 /* Heads whose blocks an item takes together, tile by tile: where those of a token lie side by side
  * in more pages than processors remember, so that each is looked up once and not once for each
  * head. They keep their state in the second cache, and give all threads as much to do. */
@@ -138,7 +148,9 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     struct cut c;
     c.rest = wants_columns(p) ? 0 : kernel->decode->rest_rows(p, rows, nk);
     const int64_t blocks = pieces(pieces(rows - c.rest, kernel->block_rows), s->parts);
-    c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b) ? blocks : 1;
+    c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b)
+                   ? blocks
+                   : some_blocks(s, p, kernel, blocks, b);
     c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
     c.heads = c.places == 1 ? heads_together(s, p, kernel, c.blocks, b) : 1;
     const bool alone = s->parts == 1 && are_far(p, kernel, b) && attn_pairs_of(p, b) <= s->fair;
@@ -271,10 +283,12 @@ static void be_fair(struct attn_schedule *s, const struct attn_problem *p)
  * third if the call before had the same, and so near that to ask for them takes longer than to
  * wait: the more, the fewer rows there are to read them again. A third cache that several cores
  * share has 16 MB and more. */
+static const double NEAR_KEYS = 1 << 22; /* bytes of those of the call before, for several rows */
+
 static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
 {
     const bool few = p->query.max * p->group < 4;
-    const double near = !same_keys ? 1 << 20 : few ? 1 << 24 : 1 << 22; /* bytes */
+    const double near = !same_keys ? 1 << 20 : few ? 1 << 24 : NEAR_KEYS; /* bytes */
     return attn_key_bytes(p) <= near ? ATTN_ASKS_NOTHING
            : attn_isa_asks_second() ? ATTN_ASKS_SECOND
                                     : ATTN_ASKS_FIRST;
@@ -467,6 +481,7 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     u->room = job->s->room;
     u->weights = job->weights;
     u->asks = job->asks;
+    u->near = job->near && u->rows.hi - u->rows.lo <= 4 * job->kernel->block_rows;
     slot->decode = is_decode(p, job->kernel, u->b, u->rows.hi - u->rows.lo);
     if (part == 0 && (u->seeing.lo > 0 || u->seeing.hi < u->nq))
         write_unseeing(job, u);
@@ -483,6 +498,7 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
     static const struct attn_team_work work = {open_unit, do_item, close_unit};
     char *at = workspace;
     struct job job = {.s = s, .p = p, .kernel = kernel, .asks = asks_of(p, same_keys)};
+    job.near = same_keys && attn_dtype_size(p->dtype) >= 4 && attn_key_bytes(p) <= NEAR_KEYS;
     job.order = attn_order_sequences(p, attn_room_take(&at, 1, attn_order_bytes(p->batch)));
     void *const team = attn_room_take(&at, 1, attn_team_bytes(s->slots));
     job.slots = attn_room_take(&at, (size_t)s->slots, sizeof *job.slots);
