@@ -22,7 +22,9 @@
  *                                  three and of four axes. Boxes are aligned to 128 bytes, and with
  *                                  a swizzle to its pattern, 8 rows; x is to 16 bytes, or the
  *                                  hardware knows no such instruction
- *   store_tensor(map, from, x, y)  the other way; nothing outside the tensor. Likewise with z and w
+ *   store_tensor(map, from, x, y)  the other way; nothing behind the tensor's end, and before its
+ *                                  beginning the hardware knows no such instruction. Likewise with
+ *                                  z and w
  *   load_bulk(to, from, bytes, b)  bytes side by side, multiples of 16, from global memory
  *   store_bulk(to, from, bytes)    the other way
  *   commit_stores()                this thread's stores since the last one are a group

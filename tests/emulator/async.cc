@@ -323,6 +323,9 @@ void tensor_store(const void *bits, const void *from, const int *coordinate, int
 {
     const tensor_map map = map_of("store_tensor", bits, rank);
     const coordinates first = coordinates_of("store_tensor", map, coordinate);
+    for (uint32_t i = 0; i < map.rank; i++)
+        if (first.at[i] < 0)
+            fault("store_tensor: axis %d begins at %d", (int)i, first.at[i]);
     const size_t at = box_place("store_tensor", map, from);
     const auto taken = std::make_shared<std::vector<char>>(m.l->shared_bytes);
     begin_store([=] {

@@ -157,7 +157,7 @@ DEVICE void load(const struct arguments &a, int r, uint64_t *barrier)
         dev::mbarrier_invalidate(barrier);
 }
 
-/* Store boxes are what shared memory has. */
+/* Store boxes are what shared memory has; some end outside the tensor. */
 DEVICE void store(const struct arguments &a, int r)
 {
     const uint32_t *const x = a.inputs + r * 8;
@@ -165,8 +165,8 @@ DEVICE void store(const struct arguments &a, int r)
     const void *const from = dev::shared();
     fill(a.inputs);
     if (dev::thread() == 0) {
-        const int at[4] = {begin_of(x[0], X, 8), begin_of(x[1], Y), begin_of(x[2], Z),
-                           begin_of(x[3], W)};
+        const int at[4] = {(int)(x[0] % (X / 8)) * 8, (int)(x[1] % Y), (int)(x[2] % Z),
+                           (int)(x[3] % W)};
         if (box_of(r).axes == 2)
             dev::store_tensor(map, from, at[0], at[1]);
         else if (box_of(r).axes == 3)

@@ -188,7 +188,7 @@ void test_boxes(uint64_t seed)
         const int each = i ? 1 : 4; /* 16 bytes side by side */
         const uint64_t places = t.size[i] / (uint64_t)each;
         a[i] = ((int)(draw() % 2 * (draw() % places)) - (int)(draw() % 3)) * each;
-        b[i] = ((int)(draw() % places) - (int)(draw() % 3)) * each;
+        b[i] = (int)(draw() % places) * each; /* not before the tensor, where no store begins */
     }
     EXPECT(attn_cuda_make_map(attn_cuda_find_encode(), &t, &map) &&
                attn_cuda_make_map(attn_cuda_find_encode(), &t2, &map2), "maps of four axes");
@@ -340,6 +340,9 @@ void test_copy_reports()
     expect_told(run_block(32, 0, [&] {
         dev::store_tensor(&map, tile(), -1, 0);
     }), "column -1 is not aligned to 16 bytes");
+    expect_told(run_block(32, 0, [&] {
+        dev::store_tensor(&map, tile(), 0, -1);
+    }), "axis 1 begins at -1");
 }
 
 /* A copy to this place while a product reads 2048 bytes from the tile's first on, and 256 from byte
