@@ -47,6 +47,7 @@ struct item {
     const struct attn_unit *u;
     int64_t d, dv, word_room, value_room, sum_room;
     bool narrow; /* lanes are keys, see decode_narrow.h */
+    enum attn_asks asks;
     int64_t rows, groups;
     struct attn_range queries; /* of which the rows are */
     struct group group[GROUPS];
@@ -200,7 +201,7 @@ static void head_init(const struct item *t, const struct head *h)
 INLINE void fetch(const struct item *t, const elem *row, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += LINE)
-        if (t->u->asks == ATTN_ASKS_SECOND)
+        if (t->asks == ATTN_ASKS_SECOND)
             __builtin_prefetch((const char *)row + i, 0, 2);
         else
             __builtin_prefetch((const char *)row + i);

@@ -23,6 +23,12 @@
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
+/* Whether a group reads its keys and values one after the other. */
+INLINE bool in_order(const struct item *t, int rb)
+{
+    return VEC_N * sizeof(real) == LINE && rb == MOST_RB && t->asks == ATTN_ASKS_IN_ORDER;
+}
+
 /* s[r * kb + n] += products of VEC_N words from c on of `keys` keys n and rb rows; if it `asks`,
  * memory is asked for as much of the rows `apart` from each other from `ahead` on. */
 INLINE void dot_words(const struct item *t, const real *q, const elem *const *k, bool asks,
@@ -51,9 +57,9 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
 /* Products of the KB keys of a run from n0 on and RB rows: some keys at a time, as there are
  * registers for where they lie. */
 INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb,
-               bool asks)
+               bool asks, int keys)
 {
-    const int kb = VEC_N / rb, keys = kb < (int)MOST_KB ? kb : (int)MOST_KB;
+    const int kb = VEC_N / rb;
     const int64_t whole = t->d / (PAIR * VEC_N) * VEC_N, apart = run->k.apart;
     vec s[VEC_N];
     UNROLL for (int n = 0; n < kb; n += keys) {
@@ -202,7 +208,7 @@ INLINE void mix_columns(const struct item *t, real *o, const real *p, const stru
         vec_store(o + i / vectors * t->value_room + c + i % vectors * VEC_N, sum[i]);
 }
 
-INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct run *run,
+INLINE void mix_keys(const struct item *t, real *o, const real *p, const struct run *run,
                      struct keys keys, int rb, bool hidden)
 {
     const int most = rb < MOST_RB || MR * NV >= 16 ? 4 : 2; /* as registers have room for */
@@ -226,6 +232,15 @@ INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct 
         mix_columns(t, o, p, run, keys, c, dv, false, rb, 2, hidden);
     else if (left == 1)
         mix_columns(t, o, p, run, keys, c, dv, false, rb, 1, hidden);
+}
+
+/* The same for all columns: where keys are read in order, two at a time. */
+INLINE void mix_rows(const struct item *t, real *o, const real *p, const struct run *run,
+                     struct keys keys, int rb, bool hidden)
+{
+    const int64_t step = run->v.next && in_order(t, rb) ? 2 : run->n;
+    for (int64_t n = keys.from; n < keys.to; n += step)
+        mix_keys(t, o, p, run, (struct keys){n, min64(n + step, keys.to), hidden}, rb, hidden);
 }
 
 INLINE void mix_group(const struct item *t, const struct head *h, const struct group *g,
@@ -266,21 +281,24 @@ static NOINLINE void mix(const struct item *t, const struct head *h, const struc
 
 /* seen: of the group's steps; null: all. */
 INLINE void dots_of(const struct item *t, const real *q, const struct run *run,
-                    const uint32_t *seen, int rb, bool asks, real *score)
+                    const uint32_t *seen, int rb, bool asks, int keys, real *score)
 {
     const int kb = VEC_N / rb;
     for (int64_t n = 0; n < run->n; n += kb)
         if (!seen || seen[n / kb] != 0)
-            vec_store(score + n * rb, dot(t, q, run, n, rb, asks));
+            vec_store(score + n * rb, dot(t, q, run, n, rb, asks, keys));
 }
 
 INLINE void dots_asking(const struct item *t, const real *q, const struct run *run,
                         const uint32_t *seen, int rb, real *score)
 {
-    if (run->k.next)
-        dots_of(t, q, run, seen, rb, true, score);
+    const int kb = VEC_N / rb, keys = kb < (int)MOST_KB ? kb : (int)MOST_KB;
+    if (!run->k.next)
+        dots_of(t, q, run, seen, rb, false, keys, score);
+    else if (in_order(t, rb))
+        dots_of(t, q, run, seen, rb, true, 1, score);
     else
-        dots_of(t, q, run, seen, rb, false, score);
+        dots_of(t, q, run, seen, rb, true, keys, score);
 }
 
 /* Products of a run's keys and a group's rows, but for steps in which none is seen:

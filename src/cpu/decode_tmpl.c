@@ -186,7 +186,7 @@ static int64_t run_keys(const struct item *t, int64_t token)
 {
     /* Bytes of keys in a run, of all its heads and at least of one. */
     enum { NEAR = 16000, LEAST = 16384, LEAST_ASKED = 4096 };
-    const bool asks = t->u->asks != ATTN_ASKS_NOTHING;
+    const bool asks = t->asks != ATTN_ASKS_NOTHING;
     const int64_t most = t->narrow ? turned_keys(t) : RUN, key = t->d * (int64_t)sizeof(elem);
     /* Short where memory is asked for beside them, or where one row reads again what few others
      * have read: products of more rows need not wait for the second cache. */
@@ -218,7 +218,7 @@ static void walk(const struct item *t, real *scratch, int64_t head0, int64_t hea
     const int64_t token = (by_token ? heads : 1) * t->d * (int64_t)sizeof(elem);
     const int64_t keys = run_keys(t, token);
     const int64_t ahead =
-        t->u->asks == ATTN_ASKS_NOTHING ? 0 : round_up(1 + AHEAD / token, keys);
+        t->asks == ATTN_ASKS_NOTHING ? 0 : round_up(1 + AHEAD / token, keys);
     const bool whole = !t->u->key_mask && attn_band_whole(t->u->seq.band, t->queries.lo,
                                                           t->queries.hi, t->lo, t->hi);
     struct run run;
@@ -270,6 +270,20 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
         careful_row(&row, o);
 }
 
+/* In order pays where one group of rows reads each key once, of no more than a KB, and a vector is
+ * a line; numbers of 16 bits have more to do for each line, and had better be asked for in the
+ * first cache, others in the second. */
+static enum attn_asks asks_of(const struct item *t)
+{
+    if (t->u->asks != ATTN_ASKS_IN_ORDER)
+        return t->u->asks;
+    if (sizeof(elem) == 2)
+        return ATTN_ASKS_FIRST;
+    const bool once = t->rows >= MOST_RB && t->rows < 2 * MOST_RB && !t->narrow;
+    const bool fits = t->d <= 1024 / (int64_t)sizeof(elem) && VEC_N * sizeof(real) == LINE;
+    return once && fits ? ATTN_ASKS_IN_ORDER : ATTN_ASKS_SECOND;
+}
+
 /* Some rows of the unit, of `all` that have its form. */
 static void item_init(struct item *t, const struct attn_unit *u, struct attn_range rows,
                       struct attn_range all)
@@ -290,6 +304,7 @@ static void item_init(struct item *t, const struct attn_unit *u, struct attn_ran
     }
     t->queries = (struct attn_range){attn_quotient(all.lo, group), u->seeing.hi};
     make_groups(t);
+    t->asks = asks_of(t);
     t->scale = score_exponent(u->p);
     t->span = score_span(u->p);
     t->shaped = shapes_scores(u->p);

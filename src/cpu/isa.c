@@ -133,11 +133,11 @@ const struct attn_softmax *attn_isa_softmax(int32_t n, attn_dtype computing)
     return sets[n].softmax[computing];
 }
 
-bool attn_isa_asks_second(void)
+enum attn_asks attn_isa_asks(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_is("amd");
-#else
-    return false;
+    if (__builtin_cpu_is("amd")) /* VP2INTERSECT: Zen 5, not its forerunners */
+        return __builtin_cpu_supports("avx512vp2intersect") ? ATTN_ASKS_IN_ORDER : ATTN_ASKS_SECOND;
 #endif
+    return ATTN_ASKS_FIRST;
 }

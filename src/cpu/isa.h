@@ -15,8 +15,8 @@ int32_t attn_isa_best(void);
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype);
 const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype);
 
-/* Whether memory that is read once had better be asked for to the second cache than to the first:
- * AMD's first caches wait for memory on few lines at a time. */
-bool attn_isa_asks_second(void);
+/* How memory that is read once had better be asked for: the first caches of AMD's processors wait
+ * for memory on few lines at a time; from Zen 5 on they follow what is read in its order. */
+enum attn_asks attn_isa_asks(void);
 
 #endif

@@ -289,9 +289,7 @@ static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
 {
     const bool few = p->query.max * p->group < 4;
     const double near = !same_keys ? 1 << 20 : few ? 1 << 24 : NEAR_KEYS; /* bytes */
-    return attn_key_bytes(p) <= near ? ATTN_ASKS_NOTHING
-           : attn_isa_asks_second() ? ATTN_ASKS_SECOND
-                                    : ATTN_ASKS_FIRST;
+    return attn_key_bytes(p) <= near ? ATTN_ASKS_NOTHING : attn_isa_asks();
 }
 
 /* The second round's part of the workspace. */
