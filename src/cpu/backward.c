@@ -190,7 +190,7 @@ void attn_backward_run(const struct attn_backward_plan *s, const struct attn_pro
     }
     job.scratch = at;
     if (p->heads_kv > 0)
-        attn_team_run(s->threads, s->slots, p->batch * p->heads_kv, &work, &job, team);
+        attn_team_run(s->threads, s->slots, p->batch * p->heads_kv, &work, false, &job, team);
     if (p->dsink.data)
         attn_parallel(s->threads, do_sinks, &job);
     if (p->dbias.data) {

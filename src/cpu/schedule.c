@@ -490,6 +490,17 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
+/* Whether each thread had better do its whole share itself: all have as much, and a unit takes less
+ * than what is packed for it takes to come from another's cache, several times over. */
+static bool keeps_shares(const struct attn_schedule *s, const struct attn_problem *p,
+                         const struct attn_cpu_kernel *kernel, int64_t units)
+{
+    const double most = 1e5; /* nanoseconds */
+    return s->threads > 1 && s->alike && s->slots == s->threads && units % s->threads == 0 &&
+           attn_dtype_size(p->dtype) < 4 &&
+           attn_team_work(p, kernel->block_rows) < most * (double)units;
+}
+
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
                        const struct attn_cpu_kernel *kernel, bool same_keys, void *workspace)
 {
@@ -513,7 +524,9 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
     job.scratch = attn_room_take(&at, (size_t)s->threads, s->scratch);
     char *const weights = attn_room_take(&at, 1, s->weights);
     job.weights = s->weights > 0 ? weights : NULL;
-    attn_team_run(s->threads, s->slots, p->batch * p->heads_kv * s->parts, &work, &job, team);
+    const int64_t units = p->batch * p->heads_kv * s->parts;
+    attn_team_run(s->threads, s->slots, units, &work, keeps_shares(s, p, kernel, units), &job,
+                  team);
     if (s->weights > 0)
         attn_columns_run(s, p, kernel, weights, at);
 }

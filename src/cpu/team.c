@@ -32,6 +32,7 @@ struct team {
     void *arg;
     struct slot *slots;
     int32_t count; /* of slots */
+    bool keeps;    /* units are left to those at home in their slots */
     _Alignas(128) atomic_int_fast32_t opening; /* threads that may be about to open a unit */
 };
 
@@ -57,13 +58,23 @@ static void do_item(const struct team *team, int32_t n, int64_t item, int32_t th
     atomic_store_explicit(&slot->busy, false, memory_order_release);
 }
 
+/* Whether a unit of a slot's share is left to others: where shares are kept not the last one, if
+ * somebody is at work in the slot. What that one's cache has would have to come from there, which
+ * takes longer than to let it do as much as everybody else. */
+static bool can_leave(const struct team *team, const struct slot *slot)
+{
+    return !team->keeps || !atomic_load_explicit(&slot->busy, memory_order_acquire) ||
+           slot->end_unit - atomic_load_explicit(&slot->next_unit, memory_order_acquire) > 1;
+}
+
 /* Takes a unit from the slot's own share or, when that is done, from another's; -1: none is
  * left. */
 static int64_t take_unit(const struct team *team, int32_t own)
 {
     for (int32_t i = 0; i < team->count; i++) {
         struct slot *from = &team->slots[(own + i) % team->count];
-        if (atomic_load_explicit(&from->next_unit, memory_order_acquire) >= from->end_unit)
+        if (atomic_load_explicit(&from->next_unit, memory_order_acquire) >= from->end_unit ||
+            (i > 0 && !can_leave(team, from)))
             continue;
         const int64_t n = atomic_fetch_add_explicit(&from->next_unit, 1, memory_order_acq_rel);
         if (n < from->end_unit)
@@ -106,11 +117,13 @@ static bool open_unit(struct team *team, int32_t n)
     return opened;
 }
 
-static bool units_left(const struct team *team)
+/* For a thread that is at home in slot n. */
+static bool units_left(const struct team *team, int32_t n)
 {
     for (int32_t i = 0; i < team->count; i++)
         if (atomic_load_explicit(&team->slots[i].next_unit, memory_order_acquire) <
-            team->slots[i].end_unit)
+                team->slots[i].end_unit &&
+            (i == n || can_leave(team, &team->slots[i])))
             return true;
     return false;
 }
@@ -118,7 +131,7 @@ static bool units_left(const struct team *team)
 /* Does one item of some slot, from *at on. */
 static bool help(const struct team *team, int32_t *at, int32_t thread)
 {
-    for (int32_t i = 0; i < team->count; i++) {
+    for (int32_t i = 0; i < (team->keeps ? 1 : team->count); i++) {
         const int32_t n = (*at + i) % team->count;
         const int64_t item = claim_item(&team->slots[n]);
         if (item >= 0) {
@@ -132,7 +145,7 @@ static bool help(const struct team *team, int32_t *at, int32_t thread)
 
 static bool open_some(struct team *team, int32_t *at)
 {
-    for (int32_t i = 0; units_left(team) && i < team->count; i++) {
+    for (int32_t i = 0; units_left(team, *at) && i < team->count; i++) {
         const int32_t n = (*at + i) % team->count;
         if (open_unit(team, n)) {
             *at = n;
@@ -154,7 +167,7 @@ static void work(void *arg, int32_t thread, int32_t threads)
         else if (!open_some(team, &at) && !help(team, &at, thread)) {
             /* Whoever saw the last unit taken sees its taker among those opening one, or sees the
              * unit's items. */
-            if (!units_left(team) &&
+            if (!units_left(team, at) &&
                 atomic_load_explicit(&team->opening, memory_order_acquire) == 0 &&
                 !help(team, &at, thread))
                 return;
@@ -218,7 +231,7 @@ static void work_alone(const struct attn_team_work *work, void *arg, int64_t uni
 }
 
 void attn_team_run(int32_t threads, int32_t slots, int64_t units,
-                   const struct attn_team_work *what, void *arg, void *memory)
+                   const struct attn_team_work *what, bool keeps, void *arg, void *memory)
 {
     if (threads == 1) {
         work_alone(what, arg, units);
@@ -227,6 +240,7 @@ void attn_team_run(int32_t threads, int32_t slots, int64_t units,
     char *at = memory;
     at += -(uintptr_t)at % _Alignof(struct slot);
     struct team team = {.work = what, .arg = arg, .slots = (void *)at, .count = slots};
+    team.keeps = keeps;
     memset(team.slots, 0, (size_t)slots * sizeof *team.slots);
     for (int32_t i = 0; i < slots; i++) {
         const struct attn_range share = attn_share(units, i, slots);

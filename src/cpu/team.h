@@ -27,9 +27,11 @@ struct attn_team_work {
 /* Bytes that attn_team_run() needs at an address aligned to ATTN_ALIGN. */
 size_t attn_team_bytes(int32_t slots);
 
-/* Does units 0 .. units - 1 with at most so many threads, the caller among them. */
+/* Does units 0 .. units - 1 with at most so many threads, the caller among them. If it `keeps`
+ * shares, which then are as many units each, a thread does the last unit of its own and all items of
+ * those it has begun, and nobody waits for work that is left to another. */
 void attn_team_run(int32_t threads, int32_t slots, int64_t units,
-                   const struct attn_team_work *work, void *arg, void *memory);
+                   const struct attn_team_work *work, bool keeps, void *arg, void *memory);
 
 /* Nanoseconds that the forward pass takes one thread, roughly, in blocks of so many rows. */
 double attn_team_work(const struct attn_problem *p, int64_t block_rows);
