@@ -31,7 +31,8 @@ enum { ATTN_MOST_BLOCKS = 8 }; /* of rows, in an item */
 static const int64_t ATTN_MOST_DIM = 1 << 24;
 
 /* To which cache keys and values are asked for that are far from it; nothing, where they are few.
- * In order: the decode form chooses, and where several rows share them reads them as they lie. */
+ * In order: the processor reads ahead along what lies side by side, and the decode form sees to it
+ * that it can. */
 enum attn_asks { ATTN_ASKS_NOTHING, ATTN_ASKS_FIRST, ATTN_ASKS_SECOND, ATTN_ASKS_IN_ORDER };
 
 struct attn_unit {

@@ -93,25 +93,28 @@ static bool are_far(const struct attn_problem *p, const struct attn_cpu_kernel *
            near / kernel->tile_bytes(p->head_dim, p->head_dim_v, room);
 }
 
-/* Whether an item had better take so many blocks of rows together, all that a unit has: tiles are
- * packed for it alone then, one after the other in one place. Where several items share what is
- * packed, all of it is kept, which pays while it is near or they are many. */
-static bool go_together(const struct attn_schedule *s, const struct attn_problem *p,
-                        const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
+/* Whether the state of so many blocks of rows stays in the second cache beside a tile. */
+static bool stay_near(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
+                      int64_t blocks)
 {
-    const int64_t state = 1 << 19, room = ATTN_TILE_KEYS; /* bytes, keys */
-    return blocks <= ATTN_MOST_BLOCKS && are_far(p, kernel, b) &&
-           kernel->scratch_bytes(p->head_dim, p->head_dim_v, room, blocks) <= state &&
-           attn_pairs_of(p, b) <= s->fair;
+    const int64_t state = 1 << 19; /* bytes */
+    return blocks <= ATTN_MOST_BLOCKS &&
+           kernel->scratch_bytes(p->head_dim, p->head_dim_v, ATTN_TILE_KEYS, blocks) <= state;
 }
 
-/* How many blocks of rows an item takes otherwise: two where tiles are far, so that they come from
- * there half as often, and items so many that none keeps the others waiting. */
-static int64_t some_blocks(const struct attn_schedule *s, const struct attn_problem *p,
-                           const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
+/* How many of a unit's blocks an item takes: one where tiles are near. Where they are far all, if
+ * that is fair: tiles are packed for it alone then, one after the other in one place. Otherwise
+ * several items share what is packed, and all of it is kept: two, so that it comes from afar half as
+ * often, if items are so many that none keeps the others waiting. */
+static int64_t blocks_of(const struct attn_schedule *s, const struct attn_problem *p,
+                         const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
 {
-    const double pairs = 2 * attn_pairs_of(p, b), enough = 5; /* shares, of which threads have 3 */
-    return are_far(p, kernel, b) && pairs * enough <= s->share * (double)blocks ? 2 : 1;
+    const double pairs = attn_pairs_of(p, b), enough = 5; /* shares, of which threads have 3 */
+    if (blocks < 2 || !are_far(p, kernel, b))
+        return 1;
+    if (pairs <= s->fair && stay_near(p, kernel, blocks))
+        return blocks;
+    return 2 * pairs * enough <= s->share * (double)blocks && stay_near(p, kernel, 2) ? 2 : 1;
 }
 
 /* Heads whose blocks an item takes together, tile by tile: where those of a token lie side by side
@@ -148,9 +151,7 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     struct cut c;
     c.rest = wants_columns(p) ? 0 : kernel->decode->rest_rows(p, rows, nk);
     const int64_t blocks = pieces(pieces(rows - c.rest, kernel->block_rows), s->parts);
-    c.blocks = blocks > 1 && go_together(s, p, kernel, blocks, b)
-                   ? blocks
-                   : some_blocks(s, p, kernel, blocks, b);
+    c.blocks = blocks_of(s, p, kernel, blocks, b);
     c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
     c.heads = c.places == 1 ? heads_together(s, p, kernel, c.blocks, b) : 1;
     const bool alone = s->parts == 1 && are_far(p, kernel, b) && attn_pairs_of(p, b) <= s->fair;
@@ -491,13 +492,14 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
 /* Whether each thread had better do its whole share itself: all have as much, and a unit takes less
- * than what is packed for it takes to come from another's cache, several times over. */
+ * than what is packed for it takes to come from another's cache, several times over. Few rows have
+ * all their items in one unit. */
 static bool keeps_shares(const struct attn_schedule *s, const struct attn_problem *p,
                          const struct attn_cpu_kernel *kernel, int64_t units)
 {
     const double most = 1e5; /* nanoseconds */
-    return s->threads > 1 && s->alike && s->slots == s->threads && units % s->threads == 0 &&
-           attn_dtype_size(p->dtype) < 4 &&
+    return s->threads > 1 && s->alike && s->decoded == 0 && s->slots == s->threads &&
+           units % s->threads == 0 && attn_dtype_size(p->dtype) < 4 &&
            attn_team_work(p, kernel->block_rows) < most * (double)units;
 }
 
