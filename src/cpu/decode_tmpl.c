@@ -271,8 +271,8 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
 }
 
 /* Reading in order pays where one group of rows reads each key once, of no more than a KB, and a
- * vector is a line; numbers of 16 bits have more to do for each line, and had better be asked for in
- * the first cache, others in the second. */
+ * vector is a line; numbers of 16 bits have more to do for each line, and had better be asked for
+ * in the first cache, others in the second. */
 static enum attn_asks asks_of(const struct item *t)
 {
     if (t->u->asks != ATTN_ASKS_IN_ORDER)

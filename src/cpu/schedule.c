@@ -104,8 +104,8 @@ static bool stay_near(const struct attn_problem *p, const struct attn_cpu_kernel
 
 /* How many of a unit's blocks an item takes: one where tiles are near. Where they are far all, if
  * that is fair: tiles are packed for it alone then, one after the other in one place. Otherwise
- * several items share what is packed, and all of it is kept: two, so that it comes from afar half as
- * often, if items are so many that none keeps the others waiting. */
+ * several items share what is packed, and all of it is kept: two, so that it comes from afar half
+ * as often, if items are so many that none keeps the others waiting. */
 static int64_t blocks_of(const struct attn_schedule *s, const struct attn_problem *p,
                          const struct attn_cpu_kernel *kernel, int64_t blocks, int64_t b)
 {

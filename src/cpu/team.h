@@ -28,8 +28,8 @@ struct attn_team_work {
 size_t attn_team_bytes(int32_t slots);
 
 /* Does units 0 .. units - 1 with at most so many threads, the caller among them. If it `keeps`
- * shares, which then are as many units each, a thread does the last unit of its own and all items of
- * those it has begun, and nobody waits for work that is left to another. */
+ * shares, which then are as many units each, a thread does the last unit of its own and all items
+ * of those it has begun, and nobody waits for work that is left to another. */
 void attn_team_run(int32_t threads, int32_t slots, int64_t units,
                    const struct attn_team_work *work, bool keeps, void *arg, void *memory);
 

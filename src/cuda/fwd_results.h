@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The end of a block of fwd.h: the sums of warps are put together, made right where they are not
+ * finite, and put down. */
+#ifndef ATTN_CUDA_FWD_RESULTS_H
+#define ATTN_CUDA_FWD_RESULTS_H
+
+#include "cuda/fwd_softmax.h"
+
+namespace fwd {
+
+/* A warp's sums to shared memory, and what is to be said of them. */
+template <class S>
+DEVICE void put_sums(struct work<S> *w, int base, int part, int pass, typename S::real *results,
+                     const typename S::real (*out)[4], const struct state<S> *r)
+{
+    typedef typename S::real real;
+    UNROLLED for (int n = 0; n < 2 * S::M; n++) {
+        real *const to = results + (part * S::ROWS + row_of(base, n)) * S::RESULT;
+        const real sum = quad_sum(r->sum[n]);
+        real zero = 0; /* NaN if a number is not finite */
+        if (dev::lane() % 4 == 0) {
+            to[0] = r->most[n];
+            to[1] = sum;
+        }
+        UNROLLED for (int c = 0; c < S::DV / 8; c++)
+            UNROLLED for (int half = 0; half < 2; half++) {
+                const real x = out[n / 2 * (S::DV / 8) + c][n % 2 * 2 + half];
+                to[2 + S::T::column(c, half)] = x;
+                zero += 0 * x;
+            }
+        if (isnan(zero) && !isnan(sum) && w->row[row_of(base, n)].given)
+            w->bad[pass][row_of(base, n)] = w->again[pass] = true;
+    }
+}
+
+/* Numbers of a tile of values that are not finite become 0. */
+template <class S, class Crew> DEVICE void clean(char *values)
+{
+    typedef typename S::element element;
+    for (int i = Crew::me(); i < S::KEYS * S::DV; i += Crew::SIZE)
+        if (!isfinite(S::T::number(((element *)values)[i])))
+            ((element *)values)[i] = 0;
+}
+
+/* Columns of bad rows in which a value is seen that is not finite: NaN; a row by a warp. */
+template <class S>
+DEVICE void spoil(const struct attn_problem &p, const struct work<S> *w, typename S::real *results)
+{
+    typedef typename S::element element;
+    for (int i = dev::warp(); i < S::ROWS; i += S::WARPS) {
+        const struct row::row *const r = &w->row[i];
+        for (int64_t j = w->key0; w->bad[PLAIN][i] && j < w->key1; j++) {
+            if (j < r->see.lo || j >= r->see.hi || !row::sees(&w->s, r, j))
+                continue;
+            const element *const v = (const element *)key_row<S>(w, p, p.v, w->v, j) + w->column0;
+            for (int64_t c = dev::lane(); c < w->columns; c += 32)
+                if (!isfinite(S::T::number(v[c])))
+                    results[i * S::RESULT + 2 + c] = (typename S::real)NAN;
+        }
+    }
+    dev::sync_warp();
+}
+
+/* What is the same for all columns of a row's results: where column w->column0 goes, null for
+ * nowhere; what the parts' sums of values are multiplied by, each at once, as all of them may be
+ * beyond the range that the result is in; whether all columns are 0. */
+template <class S> struct ending {
+    char *to;
+    typename S::real by[S::KEY_WARPS];
+    bool zero;
+};
+
+/* Of a row, by a lane; if it is `mine`, what belongs to the row as a whole is put down. */
+template <class S>
+DEVICE struct ending<S> end_row(const struct attn_cuda_args *a, const struct work<S> *w,
+                                const typename S::real *results, int r, bool mine)
+{
+    typedef typename S::real real;
+    typedef typename S::T T;
+    const struct row::row *const row = &w->row[r];
+    const struct row::parts<real> x = {results + r * S::RESULT, S::ROWS * S::RESULT, S::KEY_WARPS};
+    const real most = row::most_of(&x), sum = row::weights_of<T>(&x, most);
+    struct ending<S> end = {nullptr, {0}, false};
+    real by;
+    mine = mine && row->given && w->column0 == 0;
+    if (w->slot >= 0) {
+        real *const to = share::partial_at<real>(a, &a->form[a->which], w->slot, w->head_kv, r);
+        by = unit_of<S>(w, r) / row::unit_of(sum);
+        end.to = (char *)(to + 2 + w->column0);
+        if (mine) {
+            to[0] = most;
+            to[1] = sum;
+        }
+    } else {
+        const struct row::outcome<real> o = row::outcome_at(&a->p, row->head, most, sum);
+        by = o.by * unit_of<S>(w, r);
+        end.to = (char *)(row::out_at<T>(&w->s, row) + w->column0);
+        end.zero = o.by < 0;
+        if (mine)
+            row::put_lse<T>(&w->s, row, o.lse);
+    }
+    if (!row->given)
+        end.to = nullptr;
+    UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
+        end.by[i] = row::weight_of<T>(x.data[i * x.stride], most) * by;
+    return end;
+}
+
+/* n columns of a row, as T stores them, from the parts' sums of values; by a warp. */
+template <class S, class T>
+DEVICE void put_columns(char *to, const typename S::real *sums, const struct ending<S> &end, int n)
+{
+    typedef typename S::real real;
+    typedef typename T::element element;
+    static_assert(S::RESULT % 2 == 0, "pairs are aligned");
+    const bool whole = (uintptr_t)to % sizeof(struct pair_of<element>) == 0;
+    for (int c = 2 * dev::lane(); c < n; c += 64) {
+        element *const here = (element *)to + c;
+        real x[2] = {0, 0};
+        UNROLLED for (int i = 0; i < S::KEY_WARPS; i++) {
+            const struct pair_of<real> part =
+                *(const struct pair_of<real> *)(sums + i * S::ROWS * S::RESULT + c);
+            UNROLLED for (int e = 0; e < 2; e++)
+                x[e] += part.x[e] * end.by[i];
+        }
+        const struct pair_of<element> both = T::put(end.zero ? 0 : x[0], end.zero ? 0 : x[1]);
+        if (whole && c + 1 < n) {
+            *(struct pair_of<element> *)here = both;
+        } else {
+            here[0] = both.x[0];
+            if (c + 1 < n)
+                here[1] = both.x[1];
+        }
+    }
+}
+
+/* The block's rows, each by one warp; what does not depend on columns by a lane for each row. */
+template <class S>
+DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
+                   const typename S::real *results)
+{
+    enum { EACH = S::ROWS / S::WARPS };
+    typedef typename S::real real;
+    const int own = dev::warp() + dev::lane() % EACH * S::WARPS, columns = (int)w->columns;
+    const struct ending<S> mine = end_row<S>(a, w, results, own, dev::lane() < EACH);
+    for (int n = 0; n < EACH; n++) {
+        const real *const sums = results + (dev::warp() + n * S::WARPS) * S::RESULT + 2;
+        struct ending<S> end;
+        end.to = (char *)(uintptr_t)dev::shuffle((uint64_t)(uintptr_t)mine.to, n);
+        end.zero = dev::shuffle((int)mine.zero, n);
+        UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
+            end.by[i] = dev::shuffle(mine.by[i], n);
+        if (!end.to)
+            continue;
+        if (w->slot >= 0)
+            put_columns<S, itself<real>>(end.to, sums, end, columns);
+        else
+            put_columns<S, typename S::T>(end.to, sums, end, columns);
+    }
+}
+
+} // namespace fwd
+
+#endif
