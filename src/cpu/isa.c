@@ -141,3 +141,12 @@ enum attn_asks attn_isa_asks(void)
 #endif
     return ATTN_ASKS_FIRST;
 }
+
+bool attn_isa_third_is_slow(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}

@@ -19,4 +19,7 @@ const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype);
  * for memory on few lines at a time; from Zen 5 on they follow what is read in its order. */
 enum attn_asks attn_isa_asks(void);
 
+/* Whether the third cache is slow: the cores of Intel's servers share it over a mesh. */
+bool attn_isa_third_is_slow(void);
+
 #endif

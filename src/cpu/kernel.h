@@ -55,6 +55,7 @@ struct attn_unit {
     enum attn_asks asks;     /* decode: whether memory is asked for ahead */
     bool near;               /* few rows beside keys and values that are in a cache, as the call
                                 before had them, too: nothing is asked for, the rows neither */
+    bool slow_third;         /* the third cache is: what lies apart is packed for fewer rows */
 };
 
 /* Sequence b and key/value head of a unit, and what follows from them. */
@@ -68,7 +69,7 @@ static inline void attn_unit_describe(struct attn_unit *u, const struct attn_pro
     u->nq = u->seq.nq;
     u->nk = u->seq.nk;
     u->rest = 0;
-    u->joins = u->near = false;
+    u->joins = u->near = u->slow_third = false;
     u->places = 1;
     u->seeing = attn_band_rows(u->seq.band, u->nq);
     u->rows = (struct attn_range){u->seeing.lo * p->group, u->seeing.hi * p->group};

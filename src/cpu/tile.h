@@ -14,15 +14,23 @@
 enum { AHEAD = 16 };
 
 /* How many rows use them so, at most. Keys that lie apart, as where other heads' are between, have
- * few places in the first caches, and packing pays for itself sooner where it lets exponentials go
- * in halves beside products. What is far is better read once, row by row, and copied than read for
- * each block and column by column; measured with AVX2 only. */
-static int64_t direct_rows(const struct attn_problem *p)
+ * few places in the first caches, those a page apart fewest of all, and packing pays for itself
+ * sooner where what falls out of them comes from a slow third cache, and where it lets exponentials
+ * go in halves beside products. What is far is better read once, row by row, and copied than read
+ * for each block and column by column; measured with AVX2 only. */
+static int64_t direct_rows(const struct attn_unit *u)
 {
+    enum { PAGE = 4096, SECOND = 1 << 20 }; /* bytes, the latter of a cache */
+    const struct attn_problem *p = u->p;
     const double far = 3 << 21; /* bytes */
     const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
+    const double apart = (double)(p->k.token > p->v.token ? p->k.token : p->v.token) * sizeof(elem);
     if (NV == 3 && attn_key_bytes(p) > far)
         return BQ;
+    if (u->slow_third && !dense && apart >= PAGE)
+        return u->nk > 64 ? BQ : 2 * BQ;
+    if (u->slow_third && !dense && apart * (double)u->nk >= SECOND)
+        return 2 * BQ;
     return (EXP2_BESIDE == 3 && !dense ? 3 : 4) * BQ;
 }
 
@@ -78,7 +86,7 @@ static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
 {
     const struct attn_problem *p = u->p;
     const struct attn_range rows = attn_unit_tiled(u);
-    return sizeof(elem) == sizeof(real) && rows.hi - rows.lo <= direct_rows(p) &&
+    return sizeof(elem) == sizeof(real) && rows.hi - rows.lo <= direct_rows(u) &&
            n >= MR && p->head_dim_v >= MR && !p->key.table && !u->key_mask && !u->weights &&
            !has_masks(p) && !shapes_scores(p) &&
            attn_band_whole(u->seq.band, u->seeing.lo, u->seeing.hi, k0, k0 + n);
