@@ -29,13 +29,22 @@ INLINE bool in_order(const struct item *t, int rb)
     return VEC_N * sizeof(real) == LINE && rb == MOST_RB && t->asks == ATTN_ASKS_IN_ORDER;
 }
 
-/* s[r * kb + n] += products of VEC_N words from c on of `keys` keys n and rb rows; if it `asks`,
- * memory is asked for as much of the rows `apart` from each other from `ahead` on. */
+/* Sums of products that there are registers for. */
+enum { SUMS = MR * NV >= 16 ? 16 : 8 };
+
+/* The sum of row r and key n, of those that are multiplied together: keys of several steps. */
+INLINE int sum_at(int r, int n, int rb)
+{
+    const int kb = VEC_N / rb;
+    return n / kb * VEC_N + r * kb + n % kb;
+}
+
+/* s[] += products of VEC_N words from c on of `keys` keys and rb rows; if it `asks`, memory is asked
+ * for as much of the rows `apart` from each other from `ahead` on. */
 INLINE void dot_words(const struct item *t, const real *q, const elem *const *k, bool asks,
                       const elem *ahead, int64_t apart, int64_t c, int64_t d, int rb, int keys,
                       vec *s)
 {
-    const int kb = VEC_N / rb;
     vec row[MOST_RB];
     UNROLL for (int r = 0; r < rb; r++) {
         row[r] = vec_load(q + r * t->word_room + c);
@@ -50,23 +59,23 @@ INLINE void dot_words(const struct item *t, const real *q, const elem *const *k,
         if (rb > 1)
             vec_keep(&key);
         UNROLL for (int r = 0; r < rb; r++)
-            s[r * kb + n] = vec_mac(key, row[r], s[r * kb + n]);
+            s[sum_at(r, n, rb)] = vec_mac(key, row[r], s[sum_at(r, n, rb)]);
     }
 }
 
-/* Products of the KB keys of a run from n0 on and RB rows: some keys at a time, as there are
- * registers for where they lie. */
-INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb,
-               bool asks, int keys)
+/* Products of the keys of a run from n0 on and RB rows, those of a step or of several: to score,
+ * [steps][VEC_N]. `keys` at a time, as there are registers for where they lie and for the sums. */
+INLINE void dot(const struct item *t, const real *q, const struct run *run, int64_t n0, int rb,
+                bool asks, int keys, real *score)
 {
-    const int kb = VEC_N / rb;
+    const int kb = VEC_N / rb, all = keys > kb ? keys : kb;
     const int64_t whole = t->d / (PAIR * VEC_N) * VEC_N, apart = run->k.apart;
-    vec s[VEC_N];
-    UNROLL for (int n = 0; n < kb; n += keys) {
+    vec s[MOST_RB * MOST_KB > VEC_N ? MOST_RB * MOST_KB : VEC_N];
+    UNROLL for (int n = 0; n < all; n += keys) {
         const elem *const *const k = run->k.at + n0 + n;
         const elem *const ahead = asks ? run->k.next + (n0 + n) * apart : NULL;
         UNROLL for (int i = 0; i < rb * keys; i++)
-            s[i / keys * kb + n + i % keys] = vec_zero();
+            s[n + sum_at(i / keys, i % keys, rb)] = vec_zero();
         if (n > 0 && n0 + n >= run->n)
             continue;
         for (int64_t c = 0; c < whole; c += VEC_N)
@@ -74,7 +83,8 @@ INLINE vec dot(const struct item *t, const real *q, const struct run *run, int64
         if (whole * PAIR < t->d)
             dot_words(t, q, k, asks, ahead, apart, whole, t->d, rb, keys, s + n);
     }
-    return vec_sums(s);
+    UNROLL for (int n = 0; n < all; n += kb)
+        vec_store(score + n * rb, vec_sums(s + n * rb));
 }
 
 /* The largest of n numbers, a power of two, but NaN: in two chains, as each comparison waits for
@@ -279,26 +289,37 @@ static NOINLINE void mix(const struct item *t, const struct head *h, const struc
         mix_group(t, h, g, p, run, keys, false);
 }
 
+/* Whether any lane of the steps of n keys sees one. */
+INLINE bool sees_any(const uint32_t *seen, int64_t n, int kb)
+{
+    uint32_t any = 0;
+    for (int64_t j = 0; j < n; j += kb)
+        any |= seen[j / kb];
+    return any != 0;
+}
+
 /* seen: of the group's steps; null: all. */
 INLINE void dots_of(const struct item *t, const real *q, const struct run *run,
                     const uint32_t *seen, int rb, bool asks, int keys, real *score)
 {
-    const int kb = VEC_N / rb;
-    for (int64_t n = 0; n < run->n; n += kb)
-        if (!seen || seen[n / kb] != 0)
-            vec_store(score + n * rb, dot(t, q, run, n, rb, asks, keys));
+    const int kb = VEC_N / rb, all = keys > kb ? keys : kb;
+    for (int64_t n = 0; n < run->n; n += all)
+        if (!seen || sees_any(seen + n / kb, min64(all, run->n - n), kb))
+            dot(t, q, run, n, rb, asks, keys, score + n * rb);
 }
 
+/* Keys that are far had better be read few at a time. */
 INLINE void dots_asking(const struct item *t, const real *q, const struct run *run,
                         const uint32_t *seen, int rb, real *score)
 {
-    const int kb = VEC_N / rb, keys = kb < (int)MOST_KB ? kb : (int)MOST_KB;
+    const int kb = VEC_N / rb, few = kb < (int)MOST_KB ? kb : (int)MOST_KB;
+    const int keys = SUMS / rb < (int)MOST_KB ? SUMS / rb : (int)MOST_KB;
     if (!run->k.next)
         dots_of(t, q, run, seen, rb, false, keys, score);
     else if (in_order(t, rb))
         dots_of(t, q, run, seen, rb, true, 1, score);
     else
-        dots_of(t, q, run, seen, rb, true, keys, score);
+        dots_of(t, q, run, seen, rb, true, few, score);
 }
 
 /* Products of a run's keys and a group's rows, but for steps in which none is seen:
