@@ -40,7 +40,9 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
         return far ? WIDE_ROWS : FEW * 6 / 8;
     if (d < VEC_N && p->head_dim_v < VEC_N && nk >= SOME_KEYS && REAL_BITS == 64)
         return WIDE_ROWS;
-    if (d < VEC_N && nk < 64)
+    if (d < VEC_N && REAL_BITS == 64 && nk < 40)
+        return FEW / 2;
+    if (d < VEC_N && REAL_BITS == 32 && nk < 64)
         return LEAST_ROWS;
     return d >= 32 && (far || 6 * whole <= 7 * d) ? FEW * 6 / 8 : FEW * 5 / 8;
 }
