@@ -48,7 +48,7 @@ struct item {
     int64_t d, dv, word_room, value_room, sum_room;
     bool narrow; /* lanes are keys, see decode_narrow.h */
     enum attn_asks asks;
-    int64_t rows, groups;
+    int64_t rows, filled, groups; /* filled: with copies of the last row, see filled_rows() */
     struct attn_range queries; /* of which the rows are */
     struct group group[GROUPS];
     int64_t lo, hi; /* keys in work that some row sees */
@@ -99,13 +99,20 @@ INLINE vec add_weighed(vec sum, vec w, vec v, bool hidden)
     return hidden ? vec_select(vec_lt(w, vec_zero()), sum, more) : more;
 }
 
+/* Three rows go as four, with a copy of the last one, where a group of two and one of one would take
+ * longer: the keys are loaded once for all of them. */
+static int64_t filled_rows(int64_t rows)
+{
+    return LANES == VEC_N && rows % MOST_RB == 3 ? rows + 1 : rows;
+}
+
 /* Fewer rows never take more, though they may have more groups, nor does a head that is not
  * narrow. */
 static int64_t head_reals(const struct item *t)
 {
     const int64_t most = (t->rows + MOST_RB - 1) / MOST_RB + 1;
     const int64_t groups = t->narrow && t->rows > most ? t->rows : most;
-    return t->rows * (t->word_room + t->sum_room) + 3 * groups * VEC_N;
+    return t->filled * (t->word_room + t->sum_room) + 3 * groups * VEC_N;
 }
 
 /* Whether to turn keys and values pays: few rows had better read them as they lie, above all where
@@ -136,16 +143,18 @@ static void item_shape(struct item *t, const struct attn_problem *p, int64_t row
     t->word_room = round_up(words(t->d), VEC_N);
     t->value_room = round_up(t->dv, VEC_N);
     t->rows = rows;
+    t->filled = filled_rows(rows);
     t->narrow = is_narrow(p, rows, nk);
     t->sum_room = t->narrow ? t->dv * VEC_N : t->value_room;
 }
 
 static void make_groups(struct item *t)
 {
+    const int64_t rows = t->narrow ? t->rows : t->filled;
     t->groups = 0;
-    for (int64_t first = 0, rb = t->narrow ? 1 : MOST_RB; first < t->rows; first += rb) {
+    for (int64_t first = 0, rb = t->narrow ? 1 : MOST_RB; first < rows; first += rb) {
         struct group *const g = &t->group[t->groups++];
-        while (rb > t->rows - first)
+        while (rb > rows - first)
             rb /= 2;
         *g = (struct group){first, rb, VEC_N / rb, 0};
         for (int64_t r = 0; r < rb; r++)
@@ -169,7 +178,7 @@ static struct head head_at(const struct item *t, real *scratch, int64_t n, int64
     struct head h;
     h.head_kv = head_kv;
     h.q = scratch + n * head_reals(t);
-    h.r = h.q + t->rows * t->word_room;
+    h.r = h.q + t->filled * t->word_room;
     h.l = h.r + t->groups * VEC_N;
     h.lost = h.l + t->groups * VEC_N;
     h.o = h.lost + t->groups * VEC_N;
@@ -180,7 +189,7 @@ static struct head head_at(const struct item *t, real *scratch, int64_t n, int64
 static void head_init(const struct item *t, const struct head *h)
 {
     const bool negative = t->u->p->scale < 0;
-    for (int64_t r = 0; r < t->rows; r++) {
+    for (int64_t r = 0; r < t->filled; r++) {
         const struct row row = row_at(t, h->head_kv, r);
         const elem *const query = query_row(&row);
         for (int64_t c = 0; c < words(t->d); c += VEC_N) {
@@ -193,7 +202,7 @@ static void head_init(const struct item *t, const struct head *h)
         vec_store(h->l + i, vec_zero());
         vec_store(h->lost + i, vec_zero());
     }
-    for (int64_t i = 0; i < t->rows * t->sum_room; i += VEC_N)
+    for (int64_t i = 0; i < t->filled * t->sum_room; i += VEC_N)
         vec_store(h->o + i, vec_zero());
 }
 

@@ -188,12 +188,16 @@ static int64_t run_keys(const struct item *t, int64_t token)
 {
     /* Bytes of keys in a run, of all its heads and at least of one. */
     enum { NEAR = 16000, LEAST = 16384, LEAST_ASKED = 4096 };
+    enum { APART = 2048 }; /* bytes from token to token */
     const bool asks = t->asks != ATTN_ASKS_NOTHING;
     const int64_t most = t->narrow ? turned_keys(t) : RUN, key = t->d * (int64_t)sizeof(elem);
     /* Short where memory is asked for beside them, or where one row reads again what few others
-     * have read: products of more rows need not wait for the second cache. */
-    const bool one = t->rows % 2 == 1 && t->rows > 1 && t->rows < 2 * MOST_RB;
-    if (!asks && (t->narrow || !one))
+     * have read: products of more rows need not wait for the second cache, unless rows lie apart
+     * and so fall out of it into a slow third one. */
+    const bool one = t->filled % 2 == 1 && t->rows > 1 && t->rows < 2 * MOST_RB;
+    const bool again = t->u->slow_third && t->rows > MOST_RB &&
+                       t->u->p->k.token * (int64_t)sizeof(elem) >= APART;
+    if (!asks && (t->narrow || !(one || again)))
         return most;
     const int64_t some = 1 + NEAR / token;
     const int64_t least = asks ? LEAST_ASKED / key : max64(LEAST / key, 16);
@@ -304,6 +308,12 @@ static void item_init(struct item *t, const struct attn_unit *u, struct attn_ran
             query++;
         }
     }
+    t->filled = filled_rows(t->rows);
+    for (int64_t r = t->rows; r < t->filled; r++) {
+        t->query[r] = t->query[r - 1];
+        t->head[r] = t->head[r - 1];
+        t->see[r] = t->see[r - 1];
+    }
     t->queries = (struct attn_range){attn_quotient(all.lo, group), u->seeing.hi};
     make_groups(t);
     t->asks = asks_of(t);
@@ -389,7 +399,7 @@ static void close_heads(const struct item *t, int64_t head0, int64_t heads, void
     for (int64_t i = 0; i < heads; i++) {
         const struct head h = head_at(t, scratch, i, head0 + i);
         for (int64_t g = 0; g < t->groups; g++)
-            for (int64_t r = 0; r < t->group[g].rb; r++)
+            for (int64_t r = 0; r < min64(t->group[g].rb, t->rows - t->group[g].first); r++)
                 close_row(t, &h, g, r,
                           partial ? partial_at(t, partial, chunk, h.head_kv, t->group[g].first + r)
                                   : NULL);

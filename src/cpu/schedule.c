@@ -282,15 +282,24 @@ static void be_fair(struct attn_schedule *s, const struct attn_problem *p)
 
 /* Few keys and values are in the second cache when they have been used before, more of them in the
  * third if the call before had the same, and so near that to ask for them takes longer than to
- * wait: the more, the fewer rows there are to read them again. A third cache that several cores
- * share has 16 MB and more. */
+ * wait: the more, the fewer rows there are to read them again, unless it is slow. A third cache
+ * that several cores share has 16 MB and more. */
 static const double NEAR_KEYS = 1 << 22; /* bytes of those of the call before, for several rows */
+
+static double near_bytes(const struct attn_problem *p, bool same_keys)
+{
+    if (!same_keys)
+        return 1 << 20;
+    if (p->query.max * p->group >= 4)
+        return NEAR_KEYS;
+    if (!attn_isa_third_is_slow())
+        return 1 << 24;
+    return attn_dtype_size(p->dtype) < 4 ? NEAR_KEYS : 3 << 21;
+}
 
 static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
 {
-    const bool few = p->query.max * p->group < 4;
-    const double near = !same_keys ? 1 << 20 : few ? 1 << 24 : NEAR_KEYS; /* bytes */
-    return attn_key_bytes(p) <= near ? ATTN_ASKS_NOTHING : attn_isa_asks();
+    return attn_key_bytes(p) <= near_bytes(p, same_keys) ? ATTN_ASKS_NOTHING : attn_isa_asks();
 }
 
 /* The second round's part of the workspace. */
