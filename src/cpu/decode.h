@@ -100,10 +100,11 @@ INLINE vec add_weighed(vec sum, vec w, vec v, bool hidden)
 }
 
 /* Three rows go as four, with a copy of the last one, where a group of two and one of one would take
- * longer: the keys are loaded once for all of them. */
+ * longer, as with AVX-512: the keys are loaded once for all of them. */
 static int64_t filled_rows(int64_t rows)
 {
-    return LANES == VEC_N && rows % MOST_RB == 3 ? rows + 1 : rows;
+    const bool wide = LANES == VEC_N && MR * NV >= 16;
+    return wide && rows % MOST_RB == 3 ? rows + 1 : rows;
 }
 
 /* Fewer rows never take more, though they may have more groups, nor does a head that is not
