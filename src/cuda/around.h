@@ -128,22 +128,6 @@ KERNEL list(GRID_CONSTANT const struct attn_cuda_args a)
 
 /* ---- Partial results ------------------------------------------------------------------------ */
 
-/* Over the lanes of a warp. */
-template <class real> DEVICE real warp_most(real x)
-{
-    for (int mask = 1; mask < 32; mask *= 2) {
-        const real other = dev::shuffle_xor(x, mask);
-        x = other > x ? other : x;
-    }
-    return x;
-}
-template <class real> DEVICE real warp_sum(real x)
-{
-    for (int mask = 1; mask < 32; mask *= 2)
-        x += dev::shuffle_xor(x, mask);
-    return x;
-}
-
 /* Of a block that combines; columns of a row at a time. */
 enum { COMBINE_THREADS = 128, COMBINE_WARPS = COMBINE_THREADS / 32, COLUMNS = COMBINE_THREADS };
 
@@ -166,7 +150,7 @@ DEVICE void combine_row(const struct attn_sequence *s, const struct row::row *r,
             const real x = parts[(32 * n + dev::lane()) * stride];
             most = x > most ? x : most;
         }
-    most = warp_most(most);
+    most = row::most_of<32>(most);
     UNROLLED for (int n = 0; n < EACH; n++) {
         mine[n] = 0;
         if (32 * n + dev::lane() < count) {
@@ -176,7 +160,7 @@ DEVICE void combine_row(const struct attn_sequence *s, const struct row::row *r,
             mine[n] = weight * row::unit_of(x[1]);
         }
     }
-    sum = warp_sum(sum);
+    sum = row::sum_of<32>(sum);
     const struct row::outcome<real> o = row::outcome_at(s->p, r->head, most, sum);
     if (dev::warp() == 0)
         UNROLLED for (int n = 0; n < EACH; n++)

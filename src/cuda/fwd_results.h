@@ -16,7 +16,7 @@ DEVICE void put_sums(struct work<S> *w, int base, int part, int pass, typename S
     typedef typename S::real real;
     UNROLLED for (int n = 0; n < 2 * S::M; n++) {
         real *const to = results + (part * S::ROWS + row_of(base, n)) * S::RESULT;
-        const real sum = quad_sum(r->sum[n]);
+        const real sum = row::sum_of<4>(r->sum[n]);
         real zero = 0; /* NaN if a number is not finite */
         if (dev::lane() % 4 == 0) {
             to[0] = r->most[n];

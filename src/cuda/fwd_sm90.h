@@ -80,7 +80,7 @@ DEVICE bool weigh_products(float unit, float (*s)[4], struct fwd::state<S> *r, f
         float most = r->most[n];
         UNROLLED for (int j = 0; j < S::KEYS / 8; j++)
             most = fmaxf(fmaxf(s[j][2 * n], s[j][2 * n + 1]), most);
-        most = fwd::quad_most(most);
+        most = row::most_of<4>(most);
         from[n] = most == -INFINITY ? 0 : most;
         const float at = from[n] * unit;
         far = far || is_far(at);

@@ -7,22 +7,6 @@
 
 namespace fwd {
 
-/* Over the four lanes that share a row. */
-template <class real> DEVICE real quad_most(real x)
-{
-    for (int mask = 1; mask < 4; mask *= 2) {
-        const real other = dev::shuffle_xor(x, mask);
-        x = other > x ? other : x;
-    }
-    return x;
-}
-
-template <class real> DEVICE real quad_sum(real x)
-{
-    x += dev::shuffle_xor(x, 1);
-    return x + dev::shuffle_xor(x, 2);
-}
-
 DEVICE int clamp(int64_t x, int most) { return x < 0 ? 0 : x > most ? most : (int)x; }
 
 /* A lane's rows, two of each band: the largest score so far, and its own part of the sum of
@@ -129,7 +113,7 @@ DEVICE bool weigh(typename S::real (*s)[4], struct state<S> *r, typename S::real
         UNROLLED for (int j = 0; j < S::PART / 8; j++)
             UNROLLED for (int half = 0; half < 2; half++)
                 most = mine[j][e + half] > most ? mine[j][e + half] : most;
-        most = quad_most(most);
+        most = row::most_of<4>(most);
         const real from = most == -(real)INFINITY ? 0 : most; /* what differences are taken from */
         kept[n] = T::exp_of(r->most[n] - from);
         grown = grown || !(kept[n] == 1);

@@ -34,6 +34,23 @@ DEVICE struct row row_at(const struct attn_sequence *s, int64_t head_kv, int64_t
     return r;
 }
 
+/* Over LANES lanes side by side, a power of two: the four that share a row, or a warp. */
+template <int LANES, class real> DEVICE real most_of(real x)
+{
+    for (int mask = 1; mask < LANES; mask *= 2) {
+        const real other = dev::shuffle_xor(x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+template <int LANES, class real> DEVICE real sum_of(real x)
+{
+    for (int mask = 1; mask < LANES; mask *= 2)
+        x += dev::shuffle_xor(x, mask);
+    return x;
+}
+
 /* ---- Scores --------------------------------------------------------------------------------- */
 
 /* Whether a score that is seen is no more than the scaled product. */
