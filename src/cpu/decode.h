@@ -113,7 +113,7 @@ static int64_t head_reals(const struct item *t)
 {
     const int64_t most = (t->rows + MOST_RB - 1) / MOST_RB + 1;
     const int64_t groups = t->narrow && t->rows > most ? t->rows : most;
-    return t->filled * (t->word_room + t->sum_room) + 3 * groups * VEC_N;
+    return filled_rows(t->rows) * (t->word_room + t->sum_room) + 3 * groups * VEC_N;
 }
 
 /* Whether to turn keys and values pays: few rows had better read them as they lie, above all where
@@ -136,6 +136,12 @@ static bool is_narrow(const struct attn_problem *p, int64_t rows, int64_t nk)
     return nk >= SOME_KEYS && width <= (nk < MANY_KEYS ? OFTEN_NARROW : NARROW) && rows > MOST_RB;
 }
 
+static void set_rows(struct item *t, int64_t rows)
+{
+    t->rows = rows;
+    t->filled = t->narrow ? rows : filled_rows(rows);
+}
+
 /* For rows that have nk keys; with more keys an item takes no less memory. */
 static void item_shape(struct item *t, const struct attn_problem *p, int64_t rows, int64_t nk)
 {
@@ -143,19 +149,17 @@ static void item_shape(struct item *t, const struct attn_problem *p, int64_t row
     t->dv = p->head_dim_v;
     t->word_room = round_up(words(t->d), VEC_N);
     t->value_room = round_up(t->dv, VEC_N);
-    t->rows = rows;
-    t->filled = filled_rows(rows);
     t->narrow = is_narrow(p, rows, nk);
     t->sum_room = t->narrow ? t->dv * VEC_N : t->value_room;
+    set_rows(t, rows);
 }
 
 static void make_groups(struct item *t)
 {
-    const int64_t rows = t->narrow ? t->rows : t->filled;
     t->groups = 0;
-    for (int64_t first = 0, rb = t->narrow ? 1 : MOST_RB; first < rows; first += rb) {
+    for (int64_t first = 0, rb = t->narrow ? 1 : MOST_RB; first < t->filled; first += rb) {
         struct group *const g = &t->group[t->groups++];
-        while (rb > rows - first)
+        while (rb > t->filled - first)
             rb /= 2;
         *g = (struct group){first, rb, VEC_N / rb, 0};
         for (int64_t r = 0; r < rb; r++)

@@ -296,7 +296,7 @@ static void item_init(struct item *t, const struct attn_unit *u, struct attn_ran
 {
     t->u = u;
     item_shape(t, u->p, all.hi - all.lo, u->nk);
-    t->rows = rows.hi - rows.lo;
+    set_rows(t, rows.hi - rows.lo);
     const int64_t group = u->p->group;
     int64_t query = attn_quotient(rows.lo, group), head = rows.lo - query * group;
     for (int64_t r = 0; r < t->rows; r++) {
@@ -308,7 +308,6 @@ static void item_init(struct item *t, const struct attn_unit *u, struct attn_ran
             query++;
         }
     }
-    t->filled = filled_rows(t->rows);
     for (int64_t r = t->rows; r < t->filled; r++) {
         t->query[r] = t->query[r - 1];
         t->head[r] = t->head[r - 1];

@@ -29,7 +29,7 @@ struct job {
     const struct attn_problem *p;
     const struct attn_cpu_kernel *kernel;
     enum attn_asks asks;
-    bool near, slow_third;
+    bool near;
     const int64_t *order; /* sequences by falling work */
     struct slot *slots;
     char *scratch, *weights;
@@ -489,7 +489,7 @@ static int64_t open_unit(void *arg, int32_t at, int64_t n)
     u->room = job->s->room;
     u->weights = job->weights;
     u->asks = job->asks;
-    u->slow_third = job->slow_third;
+    u->slow_third = attn_isa_third_is_slow();
     u->near = job->near && u->rows.hi - u->rows.lo <= 4 * job->kernel->block_rows;
     slot->decode = is_decode(p, job->kernel, u->b, u->rows.hi - u->rows.lo);
     if (part == 0 && (u->seeing.lo > 0 || u->seeing.hi < u->nq))
@@ -519,7 +519,6 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
     static const struct attn_team_work work = {open_unit, do_item, close_unit};
     char *at = workspace;
     struct job job = {.s = s, .p = p, .kernel = kernel, .asks = asks_of(p, same_keys)};
-    job.slow_third = attn_isa_third_is_slow();
     job.near = same_keys && attn_dtype_size(p->dtype) >= 4 && attn_key_bytes(p) <= NEAR_KEYS;
     job.order = attn_order_sequences(p, attn_room_take(&at, 1, attn_order_bytes(p->batch)));
     void *const team = attn_room_take(&at, 1, attn_team_bytes(s->slots));
