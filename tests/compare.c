@@ -68,15 +68,19 @@ static bool within(enum compare_what what, long double truth, long double allowe
 bool compare_values(enum compare_what what, const long double *truth, long double allowed,
                     const double *got, int64_t n, double *worst, struct compare_fault *fault)
 {
+    long double most = 0;
+
     for (int64_t i = 0; i < n; i++) {
         const long double error = fabsl((long double)got[i] - truth[i]);
         if (!within(what, truth[i], allowed, got[i])) {
             *fault = (struct compare_fault){i, got[i], truth[i], error, allowed};
             return false;
         }
-        if (worst && isfinite(truth[i]) && truth[i] != TRUTH_OPEN && allowed > 0)
-            *worst = fmax(*worst, (double)(error / allowed));
+        if (error > most && isfinite(truth[i]) && truth[i] != TRUTH_OPEN)
+            most = error;
     }
+    if (worst && allowed > 0)
+        *worst = fmax(*worst, (double)(most / allowed));
     return true;
 }
 

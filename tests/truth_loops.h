@@ -30,10 +30,12 @@ static void LOOPS(scores)(const REAL *q, const REAL *kt, const int64_t *order, i
     for (int64_t j = 0; j < nk; j++)
         s[j] = sums[j] = 0;
     for (int64_t c = 0; c < d; c++) {
-        for (int64_t j = 0; j < nk; j++) {
-            const int64_t at = order[own ? (c + j) % d : c];
-            sums[j] = LOOPS(add_product)(q[at] * before, kt[at * nk + j], sums[j], style);
-        }
+        const REAL x = q[order[c]] * before, *const k = kt + order[c] * nk;
+        for (int64_t j = 0; !own && j < nk; j++)
+            sums[j] = LOOPS(add_product)(x, k[j], sums[j], style);
+        for (int64_t j = 0, at = c; own && j < nk; j++, at = at + 1 < d ? at + 1 : 0)
+            sums[j] = LOOPS(add_product)(q[order[at]] * before, kt[order[at] * nk + j], sums[j],
+                                         style);
         if ((c + 1) % part == 0)
             LOOPS(end_parts)(s, sums, own, nk, 1 + own);
     }
