@@ -85,21 +85,25 @@ INLINE vec vec_ldexp(vec a, vec n)
 }
 
 #if REAL_BITS == 32
-INLINE vec vec_from_f16(const uint16_t *p)
+INLINE vmask widen(const uint16_t *p)
 {
-    vec a = {0};
-    for (int i = 0; i < VEC_N; i++)
-        a[i] = attn_f16_to_f32(p[i]);
-    return a;
+    uint16_t a __attribute__((vector_size(VEC_N * sizeof(uint16_t))));
+    memcpy(&a, p, sizeof a);
+    return __builtin_convertvector(a, vmask);
 }
 
-INLINE vec vec_from_bf16(const uint16_t *p)
+/* attn_f16_to_f32() of each, without a branch. */
+INLINE vec vec_from_f16(const uint16_t *p)
 {
-    vec a = {0};
-    for (int i = 0; i < VEC_N; i++)
-        a[i] = attn_bf16_to_f32(p[i]);
-    return a;
+    const vmask h = widen(p), rest = h & 0x7fff, sign = (h ^ rest) << 16;
+    const vmask special = rest > 0x7bff, quiet = (rest > 0x7c00) & 0x400000;
+    const vmask normal = (rest + 0x1c000 + (special & 0x1c000)) << 13;
+    const vec denormal = __builtin_convertvector(rest, vec) * 0x1p-24f;
+    const vec size = vec_select(rest < 0x400, denormal, (vec)(normal | quiet));
+    return (vec)((vmask)size | sign);
 }
+
+INLINE vec vec_from_bf16(const uint16_t *p) { return (vec)(widen(p) << 16); }
 
 INLINE void vec_to_f16(uint16_t *p, vec a)
 {
