@@ -278,6 +278,17 @@ INLINE void fetch_results(const struct block *t)
     }
 }
 
+/* How many keys of the next tile are asked for before it is packed. Rows that lie apart by a power
+ * of two, as where other heads' are between, share few places in a second cache, as many as its
+ * bytes over the distance. What is asked for beyond a part of these may be gone when it is wanted,
+ * and so may be what was there; where it is no further than a fast third cache it is worth it. */
+static int64_t keys_ahead(const struct attn_unit *u)
+{
+    const double stretch = 1 << 18; /* bytes, a quarter of a second cache */
+    const double step = (double)(u->p->k.token + u->p->v.token) * sizeof(elem);
+    return u->slow_third && step * BK > stretch ? (int64_t)(stretch / step) : BK;
+}
+
 /* Keys to ask for during the products with tile n: where tiles are used as they lie those that come
  * soon, once for all blocks of an item, unless they are near; else the next tile's, by the thread
  * that has packed this one and so is likely to pack that. */
@@ -288,7 +299,7 @@ static struct attn_range keys_to_ask(const struct block *t, int64_t n, bool pack
     const int64_t first = n * BK + (direct ? AHEAD : (int64_t)BK);
     if (u->p->key.table || !(direct ? t->leads && !u->near : packed))
         return (struct attn_range){0, 0};
-    return (struct attn_range){first, min64(first + BK, u->nk)};
+    return (struct attn_range){first, min64(first + (direct ? BK : keys_ahead(u)), u->nk)};
 }
 
 /* Tile n against a block, of whose rows some see some of it. */
