@@ -282,24 +282,30 @@ static void be_fair(struct attn_schedule *s, const struct attn_problem *p)
 
 /* Few keys and values are in the second cache when they have been used before, more of them in the
  * third if the call before had the same, and so near that to ask for them takes longer than to
- * wait: the more, the fewer rows there are to read them again, unless it is slow. A third cache
+ * wait: the more, the fewer rows there are to read them again, less if it is slow. A third cache
  * that several cores share has 16 MB and more. */
 static const double NEAR_KEYS = 1 << 22; /* bytes of those of the call before, for several rows */
 
-static double near_bytes(const struct attn_problem *p, bool same_keys)
+static double near_bytes(const struct attn_problem *p, int32_t threads, bool same_keys)
 {
     if (!same_keys)
         return 1 << 20;
-    if (p->query.max * p->group >= 4)
+    const int64_t rows = p->query.max * p->group;
+    if (rows >= 4)
         return NEAR_KEYS;
     if (!attn_isa_third_is_slow())
         return 1 << 24;
-    return attn_dtype_size(p->dtype) < 4 ? NEAR_KEYS : 3 << 21;
+    if (attn_dtype_size(p->dtype) < 4)
+        return NEAR_KEYS;
+    if (threads == 1)
+        return rows == 1 ? 3 << 21 : NEAR_KEYS;
+    return rows == 1 ? 5 << 21 : 3 << 21; /* several wait at a time */
 }
 
-static enum attn_asks asks_of(const struct attn_problem *p, bool same_keys)
+static enum attn_asks asks_of(const struct attn_problem *p, int32_t threads, bool same_keys)
 {
-    return attn_key_bytes(p) <= near_bytes(p, same_keys) ? ATTN_ASKS_NOTHING : attn_isa_asks();
+    return attn_key_bytes(p) <= near_bytes(p, threads, same_keys) ? ATTN_ASKS_NOTHING
+                                                                  : attn_isa_asks();
 }
 
 /* The second round's part of the workspace. */
@@ -518,7 +524,8 @@ void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem 
 {
     static const struct attn_team_work work = {open_unit, do_item, close_unit};
     char *at = workspace;
-    struct job job = {.s = s, .p = p, .kernel = kernel, .asks = asks_of(p, same_keys)};
+    struct job job = {
+        .s = s, .p = p, .kernel = kernel, .asks = asks_of(p, s->threads, same_keys)};
     job.near = same_keys && attn_dtype_size(p->dtype) >= 4 && attn_key_bytes(p) <= NEAR_KEYS;
     job.order = attn_order_sequences(p, attn_room_take(&at, 1, attn_order_bytes(p->batch)));
     void *const team = attn_room_take(&at, 1, attn_team_bytes(s->slots));
