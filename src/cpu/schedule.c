@@ -20,6 +20,7 @@ struct slot {
     char *partial;
     bool decode;
     int64_t chunks, ranges, heads; /* decode: chunks of keys, ranges of heads, heads in a range */
+    int64_t cuts;                  /* and items of a chunk: ranges of heads for pieces of rows */
     int64_t blocks, together; /* else: blocks of rows in an item, and of how many heads each */
     struct attn_unit unit;
 };
@@ -388,16 +389,18 @@ static bool need_tile(void *arg, int64_t t)
 
 /* ---- Units ----------------------------------------------------------------------------------- */
 
+/* The last items are taken first, and so those of the first chunk are the last ones: the last
+ * chunk may be short, and what comes at the end had better be. */
 static void do_chunk(const struct job *job, struct slot *slot, int64_t item, void *scratch)
 {
     const struct attn_cpu_decode *decode = job->kernel->decode;
     const struct attn_unit *u = &slot->unit;
-    const int64_t range = attn_quotient(item, slot->chunks);
-    const int64_t piece = attn_quotient(range, slot->ranges);
-    const int64_t first = (range - piece * slot->ranges) * slot->heads;
+    const int64_t later = attn_quotient(item, slot->cuts), cut = item - later * slot->cuts;
+    const int64_t piece = attn_quotient(cut, slot->ranges);
+    const int64_t first = (cut - piece * slot->ranges) * slot->heads;
     const int64_t row0 = u->rows.lo + piece * decode->item_rows;
     const struct attn_range rows = {row0, min64(row0 + decode->item_rows, u->rows.hi)};
-    decode->chunk(u, rows, item - range * slot->chunks, first,
+    decode->chunk(u, rows, slot->chunks - 1 - later, first,
                   min64(slot->heads, job->p->heads_kv - first), scratch,
                   slot->chunks > 1 ? slot->partial : NULL);
 }
@@ -455,7 +458,8 @@ static int64_t open_decode(const struct job *job, struct slot *slot, int32_t n)
     slot->heads = heads_of(p, job->kernel->decode, rows, slot->chunks * some * job->s->parts,
                            job->s->threads);
     slot->ranges = pieces(p->heads_kv, slot->heads);
-    return slot->chunks * slot->ranges * some;
+    slot->cuts = slot->ranges * some;
+    return slot->chunks * slot->cuts;
 }
 
 /* The same of one in the tiled form. */
