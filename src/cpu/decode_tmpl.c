@@ -188,15 +188,16 @@ static int64_t run_keys(const struct item *t, int64_t token)
 {
     /* Bytes of keys in a run, of all its heads and at least of one. */
     enum { NEAR = 16000, LEAST = 16384, LEAST_ASKED = 4096 };
-    enum { APART = 2048 }; /* bytes from token to token */
+    enum { APART = 2048, SPREAD = 3 << 17 }; /* bytes from token to token, and of all keys so */
     const bool asks = t->asks != ATTN_ASKS_NOTHING;
     const int64_t most = t->narrow ? turned_keys(t) : RUN, key = t->d * (int64_t)sizeof(elem);
     /* Short where memory is asked for beside them, or where one row reads again what few others
-     * have read: products of more rows need not wait for the second cache, unless rows lie apart
-     * and so fall out of it into a slow third one. */
+     * have read: products of more rows need not wait for the second cache, unless many rows lie
+     * apart and so fall out of it into a slow third one. */
     const bool one = t->filled % 2 == 1 && t->rows > 1 && t->rows < 2 * MOST_RB;
-    const bool again = t->u->slow_third && t->rows > MOST_RB &&
-                       t->u->p->k.token * (int64_t)sizeof(elem) >= APART;
+    const int64_t apart = t->u->p->k.token * (int64_t)sizeof(elem);
+    const bool again = t->u->slow_third && t->rows > MOST_RB && apart >= APART &&
+                       t->u->nk >= SPREAD / apart;
     if (!asks && (t->narrow || !(one || again)))
         return most;
     const int64_t some = 1 + NEAR / token;
