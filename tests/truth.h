@@ -135,7 +135,7 @@ struct truth_gradients {
     long double *dq, *dk, *dv, *dbias, *dsink;
     int64_t bias_head, bias_query, bias_key;
 };
-#define TRUTH_NONE LDBL_MIN
+#define TRUTH_NONE LDBL_MIN /* the least normal one: processors trap denormals */
 
 void truth_none(long double *x, int64_t n);
 void truth_gradients(const struct truth_seq *s, struct truth_gradients *g);
