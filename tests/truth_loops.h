@@ -30,12 +30,15 @@ static void LOOPS(scores)(const REAL *q, const REAL *kt, const int64_t *order, i
     for (int64_t j = 0; j < nk; j++)
         s[j] = sums[j] = 0;
     for (int64_t c = 0; c < d; c++) {
-        const REAL x = q[order[c]] * before, *const k = kt + order[c] * nk;
-        for (int64_t j = 0; !own && j < nk; j++)
-            sums[j] = LOOPS(add_product)(x, k[j], sums[j], style);
-        for (int64_t j = 0, at = c; own && j < nk; j++, at = at + 1 < d ? at + 1 : 0)
-            sums[j] = LOOPS(add_product)(q[order[at]] * before, kt[order[at] * nk + j], sums[j],
-                                         style);
+        if (own) {
+            for (int64_t j = 0, at = c; j < nk; j++, at = at + 1 < d ? at + 1 : 0)
+                sums[j] = LOOPS(add_product)(q[order[at]] * before, kt[order[at] * nk + j],
+                                             sums[j], style);
+        } else {
+            const REAL x = q[order[c]] * before, *const k = kt + order[c] * nk;
+            for (int64_t j = 0; j < nk; j++)
+                sums[j] = LOOPS(add_product)(x, k[j], sums[j], style);
+        }
         if ((c + 1) % part == 0)
             LOOPS(end_parts)(s, sums, own, nk, 1 + own);
     }
@@ -229,7 +232,7 @@ static long double LOOPS(probability)(const struct how *how, const struct LOOPS(
         return 0;
     const REAL e = how->style & STYLE_LATE ? LOOPS(exponential)(w->s[j] - w->lse, how)
                                            : w->e[j] / w->total;
-    return e > 0 ? e * w->keep[j] : (REAL)(sizeof(REAL) > 8 ? LDBL_TRUE_MIN : DBL_TRUE_MIN);
+    return e > 0 ? e * w->keep[j] : (REAL)(sizeof(REAL) > 8 ? LDBL_MIN : DBL_TRUE_MIN);
 }
 
 /* Puts a row's probabilities to those of its head, and to the sums of its columns. */

@@ -192,12 +192,12 @@ static int64_t run_keys(const struct item *t, int64_t token)
     const bool asks = t->asks != ATTN_ASKS_NOTHING;
     const int64_t most = t->narrow ? turned_keys(t) : RUN, key = t->d * (int64_t)sizeof(elem);
     /* Short where memory is asked for beside them, or where one row reads again what few others
-     * have read: products of more rows need not wait for the second cache, unless many rows lie
+     * have read: products of more rows need not wait for the second cache, unless many keys lie
      * apart and so fall out of it into a slow third one. */
     const bool one = t->filled % 2 == 1 && t->rows > 1 && t->rows < 2 * MOST_RB;
-    const int64_t apart = t->u->p->k.token * (int64_t)sizeof(elem);
+    const double apart = (double)t->u->p->k.token * sizeof(elem);
     const bool again = t->u->slow_third && t->rows > MOST_RB && apart >= APART &&
-                       t->u->nk >= SPREAD / apart;
+                       apart * (double)t->u->nk >= SPREAD;
     if (!asks && (t->narrow || !(one || again)))
         return most;
     const int64_t some = 1 + NEAR / token;

@@ -285,8 +285,9 @@ INLINE void fetch_results(const struct block *t)
 static int64_t keys_ahead(const struct attn_unit *u)
 {
     const double stretch = 1 << 18; /* bytes, a quarter of a second cache */
-    const double step = (double)(u->p->k.token + u->p->v.token) * sizeof(elem);
-    return u->slow_third && step * BK > stretch ? (int64_t)(stretch / step) : BK;
+    const double step = ((double)u->p->k.token + (double)u->p->v.token) * sizeof(elem);
+    const bool apart = u->slow_third && !are_dense(u->p) && step * BK > stretch;
+    return apart ? (int64_t)(stretch / step) : BK;
 }
 
 /* Keys to ask for during the products with tile n: where tiles are used as they lie those that come

@@ -55,7 +55,7 @@ struct attn_unit {
     enum attn_asks asks;     /* decode: whether memory is asked for ahead */
     bool near;               /* few rows beside keys and values that are in a cache, as the call
                                 before had them, too: nothing is asked for, the rows neither */
-    bool slow_third;         /* the third cache is: what lies apart is packed for fewer rows */
+    bool slow_third;         /* the third cache is: keys apart had better not come from it */
 };
 
 /* Sequence b and key/value head of a unit, and what follows from them. */

@@ -13,6 +13,12 @@
 /* Where tiles are used as they lie, keys and values are asked for so many keys ahead. */
 enum { AHEAD = 16 };
 
+/* Whether a head's keys, and its values, follow each other without a gap. */
+static bool are_dense(const struct attn_problem *p)
+{
+    return p->k.token == p->head_dim && p->v.token == p->head_dim_v;
+}
+
 /* How many rows use them so, at most. Keys that lie apart, as where other heads' are between, have
  * few places in the first caches, those a page apart fewest of all, and packing pays for itself
  * sooner where what falls out of them comes from a slow third cache, and where it lets exponentials
@@ -23,7 +29,7 @@ static int64_t direct_rows(const struct attn_unit *u)
     enum { PAGE = 4096, SECOND = 1 << 20 }; /* bytes, the latter of a cache */
     const struct attn_problem *p = u->p;
     const double far = 3 << 21; /* bytes */
-    const bool dense = p->k.token == p->head_dim && p->v.token == p->head_dim_v;
+    const bool dense = are_dense(p);
     const double apart = (double)(p->k.token > p->v.token ? p->k.token : p->v.token) * sizeof(elem);
     if (NV == 3 && attn_key_bytes(p) > far)
         return BQ;
