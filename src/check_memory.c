@@ -55,13 +55,15 @@ attn_status attn_add_rows(struct attn_check_state *c, const char *name, const vo
 }
 
 attn_status attn_check_stride(struct attn_check_state *c, const char *name, const char *axis,
-                              int64_t *stride)
+                              int64_t extent, int64_t run, int64_t *stride)
 {
     if (*stride == ATTN_BROADCAST)
         *stride = 0;
     if (*stride < 0)
         return attn_say(c->m, ATTN_INVALID_STRIDE, "%s.%s: %lld is negative", name, axis,
                         (long long)*stride);
+    if (extent <= 1 && *stride > run)
+        *stride = run;
     return ATTN_OK;
 }
 
@@ -73,12 +75,12 @@ static attn_status add_mask(struct attn_check_state *c, const char *name, attn_t
     int64_t stride = packed ? 0 : mask.batch_stride ? mask.batch_stride : span;
     if (!mask.data)
         return ATTN_OK;
-    const attn_status status = attn_check_stride(c, name, "batch_stride", &stride);
+    const int64_t rows = packed ? 1 : c->d->batch, width = packed ? side->tokens : span;
+    const attn_status status = attn_check_stride(c, name, "batch_stride", rows, width, &stride);
     if (status != ATTN_OK)
         return status;
     *bytes = (struct attn_token_bytes){mask.data, stride};
-    return attn_add_rows(c, name, mask.data, 1, packed ? 1 : c->d->batch, stride,
-                         packed ? side->tokens : span);
+    return attn_add_rows(c, name, mask.data, 1, rows, stride, width);
 }
 
 attn_status attn_add_masks(struct attn_check_state *c)

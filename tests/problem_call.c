@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "problem_image.h"
+#include "rng.h"
 
 static attn_input input_of(const struct tensor *t, unsigned char *const *data)
 {
@@ -135,6 +136,78 @@ static void set_outputs(const struct problem *p, unsigned char *const *data, att
             t->untold ? 0 : t->key};
 }
 
+/* Whether strides that nothing depends on are told as huge ones. */
+static bool tells_far_strides(const struct problem *p)
+{
+    struct rng r = rng_seeded(p->seed ^ UINT64_C(0xfa5));
+
+    return rng_chance(&r, 25);
+}
+
+/* Nothing lies one stride apart on an axis of one element, so it may be any number. */
+static void go_far(struct rng *r, int64_t extent, int64_t *stride)
+{
+    if (extent == 1 && *stride > 0 && rng_chance(r, 70))
+        *stride = INT64_MAX - rng_below(r, 9);
+}
+
+static void go_far_input(struct rng *r, attn_input *x, const struct tensor *t, const struct side *s,
+                         int64_t batch)
+{
+    go_far(r, s->packed ? 1 : s->paged ? s->pages : batch, &x->batch_stride);
+    go_far(r, side_rows(s), &x->token_stride);
+    go_far(r, t->heads, &x->head_stride);
+}
+
+static void go_far_output(struct rng *r, attn_output *x, const struct tensor *t,
+                          const struct side *s, int64_t batch)
+{
+    attn_input same = {x->data, x->dtype, x->batch_stride, x->token_stride, x->head_stride};
+
+    go_far_input(r, &same, t, s, batch);
+    *x = (attn_output){x->data, x->dtype, same.batch_stride, same.token_stride, same.head_stride};
+}
+
+static void go_far_plane(struct rng *r, attn_score_input *x, const struct problem *p,
+                         int64_t block_q, int64_t block_k)
+{
+    const int64_t nq = side_span(&p->query, p->batch), nk = side_span(&p->key, p->batch);
+
+    go_far(r, p->batch, &x->batch_stride);
+    go_far(r, p->hq, &x->head_stride);
+    go_far(r, (nq + block_q - 1) / block_q, &x->query_stride);
+    go_far(r, (nk + block_k - 1) / block_k, &x->key_stride);
+}
+
+static void tell_far_strides(const struct problem *p, attn_desc *d)
+{
+    const struct side *q = &p->query, *k = &p->key, keys = side_unpaged(k);
+    struct rng rng = rng_seeded(p->seed ^ UINT64_C(0xfa6)), *r = &rng;
+
+    go_far_input(r, &d->q, &p->q, q, p->batch);
+    go_far_input(r, &d->k, &p->k, k, p->batch);
+    go_far_input(r, &d->v, &p->v, k, p->batch);
+    go_far_output(r, &d->out, &p->out, q, p->batch);
+    go_far_output(r, &d->lse, &p->lse, q, p->batch);
+    go_far_output(r, &d->key_sums, &p->sums, &keys, p->batch);
+    go_far_input(r, &d->dout, &p->dout, q, p->batch);
+    go_far_input(r, &d->dlse, &p->dlse, q, p->batch);
+    go_far_output(r, &d->dq, &p->grad_q, q, p->batch);
+    go_far_output(r, &d->dk, &p->grad_k, k, p->batch);
+    go_far_output(r, &d->dv, &p->grad_v, k, p->batch);
+    go_far(r, p->batch, &d->alibi.batch_stride);
+    go_far(r, p->hq, &d->alibi.head_stride);
+    go_far(r, p->hq, &d->sink.head_stride);
+    go_far(r, p->hq, &d->dsink.head_stride);
+    go_far(r, p->batch, &d->key_mask.batch_stride);
+    go_far(r, p->batch, &d->query_mask.batch_stride);
+    go_far_plane(r, &d->mask, p, 1, 1);
+    if (p->has_block_mask)
+        go_far_plane(r, &d->block_mask, p, p->block_q, p->block_k);
+    if (!p->bias_by_offset)
+        go_far_plane(r, &d->bias, p, 1, 1);
+}
+
 attn_desc problem_desc(const struct problem *p, unsigned char *const *data)
 {
     attn_desc d = attn_desc_init();
@@ -156,6 +229,8 @@ attn_desc problem_desc(const struct problem *p, unsigned char *const *data)
     set_outputs(p, data, &d);
     if (p->backward)
         set_gradients(p, data, &d);
+    if (tells_far_strides(p))
+        tell_far_strides(p, &d);
     return d;
 }
 
@@ -245,5 +320,6 @@ void problem_print(const struct problem *p, char *text, size_t size)
     if (p->scale != 0)
         say(&l, " scale=%g", p->scale);
     say_features(&l, p);
-    say(&l, " values=%s layout=%s%s", p->values, p->layout, p->has_lse ? "" : " no-lse");
+    say(&l, " values=%s layout=%s%s%s", p->values, p->layout,
+        tells_far_strides(p) ? ",far" : "", p->has_lse ? "" : " no-lse");
 }

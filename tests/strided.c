@@ -77,11 +77,17 @@ void strided_fill(struct strided *t, struct rng *r)
                     strided_set(t, b, s, h, n, rng_normal(r));
 }
 
+/* Nothing lies one stride apart on an axis of one element, so it may be any number. */
+static int64_t told(const struct strided *t, int axis)
+{
+    return t->extent[axis] == 1 ? INT64_MAX - axis : t->stride[axis];
+}
+
 attn_input strided_input(const struct strided *t)
 {
     if (t->plain)
         return (attn_input){t->data, t->dtype, 0, 0, 0};
-    return (attn_input){t->data, t->dtype, t->stride[0], t->stride[1], t->stride[2]};
+    return (attn_input){t->data, t->dtype, told(t, 0), told(t, 1), told(t, 2)};
 }
 
 attn_output strided_output(const struct strided *t)

@@ -167,7 +167,8 @@ typedef enum attn_align {
  * strides 0 means contiguous in the layout of its side ([B, S, H, D], [T, H, D], or the layout
  * named beside the field); otherwise each is taken as it is, and 0 repeats the same data along
  * that axis (inputs only; to repeat along every axis write one of them as ATTN_BROADCAST).
- * batch_stride is not looked at in packed tensors; in paged ones it goes from page to page. */
+ * batch_stride is not looked at in packed tensors; in paged ones it goes from page to page. How
+ * large the stride of an axis of one element is does not matter. */
 typedef struct attn_input {
     const void *data;
     attn_dtype dtype;
