@@ -128,12 +128,16 @@ static void draw_many_keys(struct problem *p, struct rng *r)
 static void draw_some_rows(struct problem *p, struct rng *r, int64_t group)
 {
     static const int16_t dims[] = {100, 128, 160, 256};
+    const bool more = rng_chance(r, 40);
+    const int64_t most = more ? 600 : 180;
 
+    if (more)
+        p->batch = p->hkv = 1, p->hq = group;
     p->d = RNG_PICK(r, dims);
     p->dv = rng_chance(r, 70) ? p->d : RNG_PICK(r, dims);
     for (int64_t b = 0; b < p->batch; b++) {
-        p->query.used[b] = (20 + rng_below(r, 180) + group - 1) / group;
-        p->key.used[b] = 400 + rng_below(r, rng_chance(r, 30) ? 1200 : 500);
+        p->query.used[b] = (20 + rng_below(r, most) + group - 1) / group;
+        p->key.used[b] = 400 + rng_below(r, rng_chance(r, 30) && !more ? 1200 : 500);
     }
 }
 
@@ -158,7 +162,7 @@ static bool draw_few_rows(struct problem *p)
         p->query.used[b] = (rng_below(&r, 27) + group - 1) / group;
         p->key.used[b] = rng_chance(&r, 90) ? 250 + rng_below(&r, 400) : draw_length(&r, 70);
     }
-    if (rng_chance(&r, 10))
+    if (rng_chance(&r, 15))
         draw_some_rows(p, &r, group);
     return true;
 }

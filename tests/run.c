@@ -11,22 +11,27 @@
 #include "memory.h"
 #include "report.h"
 #include "tiles.h"
+#include "wall.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define FENCE(at, bytes) __asan_poison_memory_region(at, bytes)
 #define UNFENCE(at, bytes) __asan_unpoison_memory_region(at, bytes)
+enum { FENCES = 1 }; /* no bytes but its own may be read */
 #else
 #define FENCE(at, bytes) ((void)(at), (void)(bytes))
 #define UNFENCE(at, bytes) ((void)(at), (void)(bytes))
+enum { FENCES = 0 };
 #endif
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5, NAN_BYTE = 0xff, LINE = 1200 };
 
-/* Memory between two guards: the first byte of `data` is `shift` bytes past a multiple of 64. */
+/* Memory between two guards: the first byte of `data` is `shift` bytes past a multiple of 64. Or
+ * between a guard and a wall, which is right behind it, or so that it is aligned. */
 struct guarded {
     unsigned char *base, *data;
     size_t bytes, before, after;
+    bool walled;
 };
 
 static struct guarded guard_open(size_t bytes, size_t shift)
@@ -40,6 +45,18 @@ static struct guarded guard_open(size_t bytes, size_t shift)
     g.after = bytes + shift + 2 * GUARD + 64 - g.before - bytes;
     FENCE(g.base, g.before);
     FENCE(g.data + bytes, g.after);
+    return g;
+}
+
+/* data is a multiple of `align` bytes from the wall. */
+static struct guarded guard_before_wall(size_t bytes, size_t align)
+{
+    struct guarded g = {.bytes = bytes, .before = GUARD, .after = -bytes % align, .walled = true};
+
+    g.base = wall_open(GUARD + bytes + g.after);
+    g.data = g.base + GUARD;
+    memset(g.base, GUARD_BYTE, GUARD);
+    memset(g.data + bytes, GUARD_BYTE, g.after);
     return g;
 }
 
@@ -62,7 +79,10 @@ static void guard_close(struct guarded *g)
 {
     UNFENCE(g->base, g->before);
     UNFENCE(g->data + g->bytes, g->after);
-    free(g->base);
+    if (g->walled)
+        wall_close(g->base, g->before + g->bytes + g->after);
+    else
+        free(g->base);
 }
 
 /* One call's memory: a copy of every buffer, the workspace, and what probs_fn was told. */
@@ -71,6 +91,7 @@ struct call {
     struct lent lent[BUFFERS], lent_workspace; /* what is the device's of that */
     bool has_workspace;
     bool on_device; /* tensors and the workspace */
+    bool walled;
     struct tiles tiles;
     attn_desc desc;
     attn_pass pass;
@@ -147,12 +168,14 @@ static void call_open(struct call *c, const struct problem *p, const struct targ
 
     memset(c, 0, sizeof *c);
     c->on_device = device_is_for(p, t);
+    c->walled = !FENCES && !c->on_device && p->seed % 2;
     for (int n = 0; n < BUFFERS; n++) {
         const struct buffer *b = &p->buffers[n];
         const size_t bytes = (size_t)b->count * b->element;
         if (b->element == 0)
             continue;
-        c->copy[n] = guard_open(bytes, (size_t)b->shift * b->element);
+        c->copy[n] = c->walled ? guard_before_wall(bytes, 1)
+                               : guard_open(bytes, (size_t)b->shift * b->element);
         data[n] = c->copy[n].data;
         memcpy(data[n], b->image, bytes);
         for (int64_t at = 0; at < b->count; at++)
@@ -190,7 +213,7 @@ static attn_status call_workspace(struct call *c, const struct target *t)
 
     if (status != ATTN_OK)
         return status;
-    c->workspace = guard_open(bytes, 0);
+    c->workspace = c->walled ? guard_before_wall(bytes, 64) : guard_open(bytes, 0);
     c->has_workspace = true;
     memset(c->workspace.data, NAN_BYTE, bytes);
     if (c->on_device)
@@ -523,13 +546,14 @@ bool run_or_report(const struct options *o, const struct problem *p, struct targ
                    forward_fn forward, struct result *r)
 {
     char why[LINE] = "", line[LINE], what[LINE];
-    const enum run_answer answer = run_problem(p, t, forward, r, why, sizeof why);
 
+    wall_line(run_line(o, p, t, line, sizeof line));
+    const enum run_answer answer = run_problem(p, t, forward, r, why, sizeof why);
     if (answer == RUN_REFUSED && may_refuse(p, t)) {
         report_skip("%s: %s", t->name, why);
     } else if (answer != RUN_OK) {
         problem_print(p, what, sizeof what);
-        report_fail("%s: %s (%s)", run_line(o, p, t, line, sizeof line), why, what);
+        report_fail("%s: %s (%s)", line, why, what);
     }
     return answer == RUN_OK;
 }

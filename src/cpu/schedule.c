@@ -409,10 +409,12 @@ static void do_chunk(const struct job *job, struct slot *slot, int64_t item, voi
 static void do_rows(const struct job *job, struct slot *slot, int64_t row0, void *scratch)
 {
     const int64_t heads = min64(slot->together, job->p->heads_kv - slot->unit.head_kv);
-    if (row0 >= attn_unit_tiled(&slot->unit).hi)
+    const int64_t left = attn_unit_tiled(&slot->unit).hi - row0;
+    const int64_t blocks = min64(slot->blocks, pieces(left, job->kernel->block_rows));
+    if (left <= 0)
         job->kernel->decode->rest(&slot->unit, (struct attn_range){0, slot->unit.nk}, scratch);
     else
-        job->kernel->rows(&slot->unit, heads, row0, slot->blocks, scratch, need_tile, slot);
+        job->kernel->rows(&slot->unit, heads, row0, blocks, scratch, need_tile, slot);
 }
 
 static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
