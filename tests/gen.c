@@ -128,7 +128,7 @@ static void draw_many_keys(struct problem *p, struct rng *r)
 static void draw_some_rows(struct problem *p, struct rng *r, int64_t group)
 {
     static const int16_t dims[] = {100, 128, 160, 256};
-    const bool more = rng_chance(r, 40);
+    const bool more = rng_chance(r, 50);
     const int64_t most = more ? 600 : 180;
 
     if (more)
