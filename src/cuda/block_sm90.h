@@ -42,12 +42,16 @@ struct sizes : fwd::sizes<fwd::half<N_>, D_, DV_, KEYS_, 1, 4 * GROUPS, 1, false
     /* Of a thread that copies and of one that computes: what the block was given, to the last. */
     static constexpr int COPY_REGISTERS = KEYS_ > 64 ? 104 : 72;
     static constexpr int COMPUTE_REGISTERS = KEYS_ > 64 ? 200 : 216;
-    /* Places, in this order: stages of keys, queries, stages of values and a KiB. Results end where
+    /* Rows of results are 8 banks apart: no two of a store of pairs of columns meet in one. */
+    static constexpr int RESULT = DV_ + 8, SUMS_AT = 4, AT_ONCE = 4;
+    static constexpr int RESULTS = base::ROWS * RESULT * 4;
+    static_assert(DV_ % 32 == 0, "a multiple of all banks");
+    /* Places, in this order: stages of keys, queries, stages of values and 4 KiB. Results end where
      * these do and, but where tiles are small, begin where values do. */
     static constexpr int QUERIES_AT = STAGES * base::KEY_STAGE;
     static constexpr int VALUES_AT = QUERIES_AT + base::QUERIES;
-    static constexpr int TILES = VALUES_AT + STAGES * base::VALUE_STAGE + 1024;
-    static constexpr int RESULTS_AT = TILES - base::RESULTS;
+    static constexpr int TILES = VALUES_AT + STAGES * base::VALUE_STAGE + 4096;
+    static constexpr int RESULTS_AT = TILES - RESULTS;
     static constexpr bool STAYS = D_ <= 128; /* a block takes one job after another, or one */
     static_assert(!STAYS || RESULTS_AT >= VALUES_AT, "queries and keys come while results go");
     static_assert(D_ % PANEL == 0 && DV_ % PANEL == 0, "whole panels");
@@ -83,8 +87,9 @@ template <class S> DEVICE void find_order(const struct attn_problem &p, struct j
 {
     const struct fwd::work<S> *const w = &x->w;
     const int64_t end = w->row0 + S::ROWS, last = (end < w->rows ? end : w->rows) - 1;
-    const int64_t lo = attn_band_row(w->s.band, last / p.group).lo - w->key0;
-    const int64_t hi = attn_band_row(w->s.band, w->row0 / p.group).hi - w->key0;
+    const int64_t lo = attn_band_row(w->s.band, row::quotient(last, p.group)).lo - w->key0;
+    const int64_t hi =
+        attn_band_row(w->s.band, row::quotient(w->row0, p.group)).hi - w->key0;
     const int64_t tiles = (w->key1 - w->key0) / S::KEYS;
     int64_t first = lo < 0 ? 0 : (lo + S::KEYS - 1) / S::KEYS;
     int64_t past = hi < 0 ? 0 : hi / S::KEYS < tiles ? hi / S::KEYS : tiles;

@@ -19,7 +19,8 @@ DEVICE void fill_queries(const struct attn_cuda_args &a, struct block<S> *b,
         dev::sync_warp();
         if (dev::warp() > S::WARPS || !dev::elect())
             return;
-        const int token = (int)(attn_axis_start(&a.p.query, w->s.b) + w->row0 / a.p.group);
+        const int64_t query = row::quotient(w->row0, a.p.group);
+        const int token = (int)((a.p.query.cu ? w->s.query0 : 0) + query);
         dev::mbarrier_expect(&b->queries, S::D / S::PANEL * BYTES);
         UNROLLED for (int n = 0; n < S::D / S::PANEL; n++)
             dev::load_tensor(to + n * BYTES, &a.boxes.map[QUERIES], &b->queries, n * S::PANEL,
@@ -63,7 +64,7 @@ DEVICE void begin_bulk(const struct attn_cuda_args &a, const struct fwd::work<S>
                        uint64_t *full, int64_t k0)
 {
     constexpr int WIDTH = KIND == KEYS ? S::D : S::DV, BYTES = S::KEYS * S::PITCH;
-    const int row = (int)(attn_axis_start(&a.p.key, w->s.b) + k0);
+    const int row = (int)((a.p.key.cu ? w->s.key0 : 0) + k0);
     dev::mbarrier_expect(full, WIDTH / S::PANEL * BYTES);
     UNROLLED for (int n = 0; n < WIDTH / S::PANEL; n++)
         dev::load_tensor(to + n * BYTES, &a.boxes.map[KIND], full, n * S::PANEL, (int)w->head_kv,
@@ -120,18 +121,42 @@ DEVICE void fill(const struct attn_cuda_args &a, struct block<S> *b,
         dev::mbarrier_arrive(full);
 }
 
+/* What the first thread that copies knows of jobs to come: the next one, and the number of the one
+ * after it. It is asked for a job before it is needed, so that nobody waits for it. */
+struct outlook {
+    struct attn_cuda_item item;
+    int64_t head;
+    bool found;
+    uint32_t then;
+};
+
+DEVICE void look_ahead(const struct attn_cuda_args &a, struct outlook *o, uint32_t number)
+{
+    const struct attn_cuda_form *const f = &a.form[a.which];
+    if (copiers::me() != 0)
+        return;
+    const struct share::place at = share::place_of(&a, f, number);
+    o->head = at.head;
+    o->found = at.item < share::items_of(&a, f);
+    if (o->found)
+        o->item = share::item_at(&a, f, at.item);
+    o->then = share::take_number(&a, f);
+}
+
 /* The n-th job of the block, or that there is none; by all that copy. It takes the place of the job
  * before the last, whose results have been waited for. */
 template <class S>
-DEVICE void find_job(const struct attn_cuda_args &a, struct block<S> *b, uint32_t n)
+DEVICE void find_job(const struct attn_cuda_args &a, struct block<S> *b, const struct outlook *o,
+                     uint32_t n)
 {
     struct job<S> *const x = &b->job[n % 2];
     dev::sync_some(COPY_BARRIER, COPYING); /* none of them looks at that one any more */
     if (copiers::me() == 0) {
-        const struct share::place at = share::take_place(&a, &a.form[a.which], n == 0);
-        fwd::find_work<S>(&a, &x->w, at.item, at.head, 0);
-        if (x->w.found)
+        x->w.found = o->found;
+        if (o->found) {
+            fwd::find_work<S>(&a, &x->w, o->item, o->head, 0);
             find_order<S>(a.p, x);
+        }
     }
     dev::sync_some(COPY_BARRIER, COPYING);
     if (x->w.found)
@@ -141,7 +166,8 @@ DEVICE void find_job(const struct attn_cuda_args &a, struct block<S> *b, uint32_
 /* Those that copy: keys a tile ahead of values, as they are multiplied. Queries and the first tiles
  * of keys come while the results of the job before go, which are where values will be. */
 template <class S>
-DEVICE void bring_all(const struct attn_cuda_args &a, struct block<S> *b, char *tiles)
+DEVICE void bring_all(const struct attn_cuda_args &a, struct block<S> *b, char *tiles,
+                      struct outlook *o)
 {
     uint32_t step = 0;
     for (uint32_t n = 0; b->job[n % 2].w.found; n++) {
@@ -150,6 +176,8 @@ DEVICE void bring_all(const struct attn_cuda_args &a, struct block<S> *b, char *
         int pass = fwd::PLAIN;
         do {
             fill_queries<S>(a, b, w, tiles);
+            if (S::STAYS && pass == fwd::PLAIN)
+                look_ahead(a, o, o->then);
             for (int i = 0; i <= x->tiles; i++) {
                 if (i < x->tiles)
                     fill<S, KEYS>(a, b, w, tiles, pass, step + (uint32_t)i, key_of(x, i));
@@ -164,7 +192,7 @@ DEVICE void bring_all(const struct attn_cuda_args &a, struct block<S> *b, char *
             }
             step += (uint32_t)x->tiles;
             if (S::STAYS && pass == fwd::PLAIN)
-                find_job<S>(a, b, n + 1);
+                find_job<S>(a, b, o, n + 1);
         } while (next_pass(w, &pass));
         if (!S::STAYS)
             return;

@@ -104,7 +104,11 @@ template <class S> KERNEL forward(GRID_CONSTANT const struct attn_cuda_args a)
     if (dev::thread() == 0) {
         /* Blocks go through the items first, then through heads, then through parts of columns. */
         const int64_t most = a.form[a.which].most, unit = dev::block() / most;
-        find_work<S>(&a, w, dev::block() % most, unit % a.p.heads_kv, unit / a.p.heads_kv);
+        const int64_t item = dev::block() % most;
+        w->found = item < share::items_of(&a, &a.form[a.which]);
+        if (w->found)
+            find_work<S>(&a, w, share::item_at(&a, &a.form[a.which], item), unit % a.p.heads_kv,
+                         unit / a.p.heads_kv);
     }
     dev::sync();
     if (!w->found)

@@ -31,7 +31,7 @@ template <class N> struct half : N {
     typedef uint16_t element;
     typedef float real;
     using N::put;
-    static DEVICE struct pair_of<uint16_t> put(float x, float y)
+    static DEVICE pair_of<uint16_t> put(float x, float y)
     {
         const uint32_t both = N::pack(x, y);
         return {{(uint16_t)both, (uint16_t)(both >> 16)}};

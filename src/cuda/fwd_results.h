@@ -22,12 +22,18 @@ DEVICE void put_sums(struct work<S> *w, int base, int part, int pass, typename S
             to[0] = r->most[n];
             to[1] = sum;
         }
-        UNROLLED for (int c = 0; c < S::DV / 8; c++)
-            UNROLLED for (int half = 0; half < 2; half++) {
-                const real x = out[n / 2 * (S::DV / 8) + c][n % 2 * 2 + half];
-                to[2 + S::T::column(c, half)] = x;
-                zero += 0 * x;
+        UNROLLED for (int c = 0; c < S::DV / 8; c++) {
+            const real *const x = out[n / 2 * (S::DV / 8) + c] + n % 2 * 2;
+            const int at = S::SUMS_AT + S::T::column(c, 0);
+            zero += 0 * x[0];
+            zero += 0 * x[1];
+            if (S::T::column(c, 1) == S::T::column(c, 0) + 1) {
+                *(pair_of<real> *)(to + at) = {{x[0], x[1]}};
+            } else {
+                to[at] = x[0];
+                to[S::SUMS_AT + S::T::column(c, 1)] = x[1];
             }
+        }
         if (isnan(zero) && !isnan(sum) && w->row[row_of(base, n)].given)
             w->bad[pass][row_of(base, n)] = w->again[pass] = true;
     }
@@ -55,7 +61,7 @@ DEVICE void spoil(const struct attn_problem &p, const struct work<S> *w, typenam
             const element *const v = (const element *)key_row<S>(w, p, p.v, w->v, j) + w->column0;
             for (int64_t c = dev::lane(); c < w->columns; c += 32)
                 if (!isfinite(S::T::number(v[c])))
-                    results[i * S::RESULT + 2 + c] = (typename S::real)NAN;
+                    results[i * S::RESULT + S::SUMS_AT + c] = (typename S::real)NAN;
         }
     }
     dev::sync_warp();
@@ -106,30 +112,68 @@ DEVICE struct ending<S> end_row(const struct attn_cuda_args *a, const struct wor
     return end;
 }
 
-/* n columns of a row, as T stores them, from the parts' sums of values; by a warp. */
+/* N numbers to where n of them belong, 1 or more: in pieces as large as the address is aligned to. */
+template <class X, int N> struct stored {
+    static DEVICE void put(X *to, const X *x, int n)
+    {
+        if (n >= N && (uintptr_t)to % sizeof(struct few<X, N>) == 0) {
+            struct few<X, N> all;
+            UNROLLED for (int e = 0; e < N; e++)
+                all.x[e] = x[e];
+            *(struct few<X, N> *)to = all;
+            return;
+        }
+        stored<X, N / 2>::put(to, x, n);
+        if (n > N / 2)
+            stored<X, N / 2>::put(to + N / 2, x + N / 2, n - N / 2);
+    }
+};
+template <class X> struct stored<X, 1> {
+    static DEVICE void put(X *to, const X *x, int) { *to = *x; }
+};
+
+/* The columns of a warp's rows, n of each, as T stores them, from the parts' sums of values: of some
+ * rows at a time, so that none waits for the one before. Each lane has the ending of one row. */
 template <class S, class T>
-DEVICE void put_columns(char *to, const typename S::real *sums, const struct ending<S> &end, int n)
+DEVICE void put_columns(const struct ending<S> &mine, const typename S::real *results, int n)
 {
     typedef typename S::real real;
     typedef typename T::element element;
-    static_assert(S::RESULT % 2 == 0, "pairs are aligned");
-    const bool whole = (uintptr_t)to % sizeof(struct pair_of<element>) == 0;
-    for (int c = 2 * dev::lane(); c < n; c += 64) {
-        element *const here = (element *)to + c;
-        real x[2] = {0, 0};
-        UNROLLED for (int i = 0; i < S::KEY_WARPS; i++) {
-            const struct pair_of<real> part =
-                *(const struct pair_of<real> *)(sums + i * S::ROWS * S::RESULT + c);
-            UNROLLED for (int e = 0; e < 2; e++)
-                x[e] += part.x[e] * end.by[i];
+    enum { EACH = S::ROWS / S::WARPS, SOME = EACH % 4 ? 1 : 4, N = S::AT_ONCE };
+    static_assert(S::RESULT % N == 0 && S::SUMS_AT % N == 0, "what is read at once is aligned");
+    ROLLED for (int row = 0; row < EACH; row += SOME) {
+        const real *const sums =
+            results + (dev::warp() + row * S::WARPS) * S::RESULT + S::SUMS_AT;
+        struct ending<S> end[SOME];
+        UNROLLED for (int r = 0; r < SOME; r++) {
+            end[r].to = (char *)(uintptr_t)dev::shuffle((uint64_t)(uintptr_t)mine.to, row + r);
+            end[r].zero = dev::shuffle((int)mine.zero, row + r);
+            UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
+                end[r].by[i] = dev::shuffle(mine.by[i], row + r);
         }
-        const struct pair_of<element> both = T::put(end.zero ? 0 : x[0], end.zero ? 0 : x[1]);
-        if (whole && c + 1 < n) {
-            *(struct pair_of<element> *)here = both;
-        } else {
-            here[0] = both.x[0];
-            if (c + 1 < n)
-                here[1] = both.x[1];
+        ROLLED for (int c = N * dev::lane(); c < n; c += 32 * N) {
+            real x[SOME][N];
+            UNROLLED for (int r = 0; r < SOME; r++) {
+                UNROLLED for (int e = 0; e < N; e++)
+                    x[r][e] = 0;
+                UNROLLED for (int i = 0; i < S::KEY_WARPS; i++) {
+                    const struct few<real, N> part = *(const struct few<real, N> *)(
+                        sums + (i * S::ROWS + r * S::WARPS) * S::RESULT + c);
+                    UNROLLED for (int e = 0; e < N; e++)
+                        x[r][e] += part.x[e] * end[r].by[i];
+                }
+            }
+            UNROLLED for (int r = 0; r < SOME; r++) {
+                element y[N];
+                UNROLLED for (int e = 0; e < N; e += 2) {
+                    const pair_of<element> both = T::put(end[r].zero ? 0 : x[r][e],
+                                                         end[r].zero ? 0 : x[r][e + 1]);
+                    y[e] = both.x[0];
+                    y[e + 1] = both.x[1];
+                }
+                if (end[r].to)
+                    stored<element, N>::put((element *)end[r].to + c, y, n - c);
+            }
         }
     }
 }
@@ -141,22 +185,12 @@ DEVICE void finish(const struct attn_cuda_args *a, const struct work<S> *w,
 {
     enum { EACH = S::ROWS / S::WARPS };
     typedef typename S::real real;
-    const int own = dev::warp() + dev::lane() % EACH * S::WARPS, columns = (int)w->columns;
+    const int own = dev::warp() + dev::lane() % EACH * S::WARPS;
     const struct ending<S> mine = end_row<S>(a, w, results, own, dev::lane() < EACH);
-    for (int n = 0; n < EACH; n++) {
-        const real *const sums = results + (dev::warp() + n * S::WARPS) * S::RESULT + 2;
-        struct ending<S> end;
-        end.to = (char *)(uintptr_t)dev::shuffle((uint64_t)(uintptr_t)mine.to, n);
-        end.zero = dev::shuffle((int)mine.zero, n);
-        UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
-            end.by[i] = dev::shuffle(mine.by[i], n);
-        if (!end.to)
-            continue;
-        if (w->slot >= 0)
-            put_columns<S, itself<real>>(end.to, sums, end, columns);
-        else
-            put_columns<S, typename S::T>(end.to, sums, end, columns);
-    }
+    if (w->slot >= 0)
+        put_columns<S, itself<real>>(mine, results, (int)w->columns);
+    else
+        put_columns<S, typename S::T>(mine, results, (int)w->columns);
 }
 
 } // namespace fwd

@@ -37,6 +37,7 @@ namespace fwd_sm90 {
  * where it is less than FAR. Rows beyond take the difference of products first.
  */
 #define LOG2_E 1.4426950408889634
+#define LN_2 0.6931471805599453
 #define FAR 1024.0f
 
 DEVICE float unit_of(const struct attn_problem &p)
@@ -102,7 +103,7 @@ DEVICE bool weigh_products(float unit, float (*s)[4], struct fwd::state<S> *r, f
 /* The score of a row's largest product. */
 DEVICE float score_of(double scale, float unit, float most)
 {
-    return (float)(is_far(most * unit) ? scale * (double)most : (double)(most * unit) / LOG2_E);
+    return (float)(is_far(most * unit) ? scale * (double)most : (double)(most * unit) * LN_2);
 }
 
 /* ---- Products ------------------------------------------------------------------------------- */
@@ -352,8 +353,11 @@ KERNEL_OF(COMPUTING + COPYING) forward(GRID_CONSTANT const struct attn_cuda_args
     struct block<S> *const b = (struct block<S> *)dev::shared();
     char *const tiles = (char *)dev::shared() + room<S>::BLOCK;
     const int group = dev::shuffle(dev::warp() / 4, 0);
-    if (group == GROUPS)
-        find_job<S>(a, b, 0);
+    struct outlook o;
+    if (group == GROUPS) {
+        look_ahead(a, &o, (uint32_t)dev::block());
+        find_job<S>(a, b, &o, 0);
+    }
     if (dev::thread() == 0) {
         b->unit = unit_of(a.p);
         for (int n = 0; n < KINDS * STAGES; n++) {
@@ -367,7 +371,7 @@ KERNEL_OF(COMPUTING + COPYING) forward(GRID_CONSTANT const struct attn_cuda_args
     dev::sync();
     if (group == GROUPS) {
         dev::lower_registers<S::COPY_REGISTERS>();
-        bring_all<S>(a, b, tiles);
+        bring_all<S>(a, b, tiles, &o);
     } else {
         dev::raise_registers<S::COMPUTE_REGISTERS>();
         compute_all<S>(a, b, tiles, group);

@@ -8,17 +8,18 @@
 
 namespace fwd {
 
-/* Two numbers side by side, read or written at once. */
-template <class X> struct alignas(2 * sizeof(X)) pair_of {
-    X x[2];
+/* N numbers side by side, read or written at once. */
+template <class X, int N> struct alignas(N * sizeof(X)) few {
+    X x[N];
 };
+template <class X> using pair_of = struct few<X, 2>;
 
 /* The names of a type that is computed in as it is stored. */
 template <class X> struct itself {
     typedef X element, real;
     static DEVICE X number(X x) { return x; }
     static DEVICE X put(X x) { return x; }
-    static DEVICE struct pair_of<X> put(X x, X y) { return {{x, y}}; }
+    static DEVICE pair_of<X> put(X x, X y) { return {{x, y}}; }
     static DEVICE X exp_of(X x) { return dev::exp(x); }
 };
 
@@ -47,7 +48,9 @@ struct sizes {
     static constexpr int VALUE_STAGE = KEYS * DV * SIZE;
     static constexpr int STAGE = KEY_STAGE > VALUE_STAGE ? KEY_STAGE : VALUE_STAGE;
     static constexpr int TILES = (CUT ? 0 : QUERIES) + 2 * STAGE;
-    static constexpr int RESULT = DV + 2; /* numbers of a warp's row in the end: see row::parts */
+    /* Numbers of a warp's row in the end, of which sums of values begin at SUMS_AT, see row::parts;
+     * those that a lane takes at once. */
+    static constexpr int RESULT = DV + 2, SUMS_AT = 2, AT_ONCE = 2;
     static constexpr int RESULTS = ROWS * KEY_WARPS * RESULT * (int)sizeof(real);
     static constexpr int SCORES = M * PART / 8, SUMS = M * DV / 8; /* tiles of a warp */
     static_assert(share::KEY_ALIGN % KEYS == 0, "splits are made of tiles");
@@ -88,19 +91,12 @@ template <class S> DEVICE bool is_whole(const struct attn_view *v, int64_t n)
     return (uintptr_t)v->data % 16 == 0 && (v->batch | v->token | v->head | n) % S::EACH == 0;
 }
 
-/* An item of the list, if it has so many, a key/value head and a part of the columns. */
+/* An item of the list, a key/value head and a part of the columns. */
 template <class S>
-DEVICE void find_work(const struct attn_cuda_args *a, struct work<S> *w, int64_t item, int64_t head,
-                      int64_t part)
+DEVICE void find_work(const struct attn_cuda_args *a, struct work<S> *w,
+                      const struct attn_cuda_item &x, int64_t head, int64_t part)
 {
     const struct attn_problem *p = &a->p;
-    const struct attn_cuda_form *f = &a->form[a->which];
-    w->found = item < share::items_of(a, f);
-    if (!w->found)
-        return;
-    const struct attn_cuda_item *const items =
-        (const struct attn_cuda_item *)(a->workspace + f->items);
-    const struct attn_cuda_item x = items[item];
     w->s = attn_sequence_of(p, x.sequence);
     w->head_kv = head;
     w->row0 = (int64_t)x.tile * S::ROWS;
@@ -138,7 +134,8 @@ DEVICE void find_rows(const struct attn_problem &p, struct work<S> *w)
         const int64_t last = (end < w->rows ? end : w->rows) - 1;
         w->warp[n] = {0, 0};
         if (first <= last)
-            w->warp[n] = attn_band_any(w->s.band, first / p.group, last / p.group + 1);
+            w->warp[n] = attn_band_any(w->s.band, row::quotient(first, p.group),
+                                       row::quotient(last, p.group) + 1);
     }
 }
 

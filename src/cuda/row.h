@@ -19,14 +19,21 @@ struct row {
     double slope;
 };
 
+/* n / d of numbers that are not negative: in 32 bits where they have no more, as 64 take several times
+ * as long. */
+DEVICE int64_t quotient(int64_t n, int64_t d)
+{
+    return (n | d) >> 32 ? n / d : (int64_t)((uint32_t)n / (uint32_t)d);
+}
+
 /* Row `at` of `rows` of a sequence and key/value head. */
 DEVICE struct row row_at(const struct attn_sequence *s, int64_t head_kv, int64_t at, int64_t rows)
 {
     const struct attn_problem *p = s->p;
     struct row r;
     r.given = at < rows;
-    r.query = r.given ? at / p->group : 0;
-    r.head = head_kv * p->group + (r.given ? at % p->group : 0);
+    r.query = r.given ? quotient(at, p->group) : 0;
+    r.head = head_kv * p->group + (r.given ? at - r.query * p->group : 0);
     r.see = attn_band_row(s->band, r.query);
     if (!r.given)
         r.see.lo = r.see.hi = 0;

@@ -68,27 +68,37 @@ DEVICE int64_t items_of(const struct attn_cuda_args *a, const struct attn_cuda_f
     return *(const int *)(a->workspace + f->count);
 }
 
+DEVICE struct attn_cuda_item item_at(const struct attn_cuda_args *a,
+                                     const struct attn_cuda_form *f, int64_t item)
+{
+    return ((const struct attn_cuda_item *)(a->workspace + f->items))[item];
+}
+
 /* An item of the list and a key/value head. */
 struct place {
     int64_t item, head;
 };
 
-/* The next of them for blocks that take one after another: heads whose keys a cache holds together,
+/* Blocks that take one after another take them by number: heads whose keys a cache holds together,
  * item by item; then the next heads. They are no more than a grid may have blocks, so that an int
  * counts them. A block's first one is that of its own number. An item beyond the list: there is
  * none left. */
-DEVICE struct place take_place(const struct attn_cuda_args *a, const struct attn_cuda_form *f,
-                               bool first)
+DEVICE struct place place_of(const struct attn_cuda_args *a, const struct attn_cuda_form *f,
+                             uint32_t n)
 {
-    int *const count = (int *)(a->workspace + f->count);
-    const uint32_t items = (uint32_t)count[0], heads = (uint32_t)a->p.heads_kv;
-    const uint32_t n = first ? (uint32_t)dev::block()
-                             : (uint32_t)dev::blocks() + (uint32_t)dev::add_atomic(count + 1, 1);
+    const uint32_t items = (uint32_t)items_of(a, f), heads = (uint32_t)a->p.heads_kv;
     if (n >= items * heads)
         return {items, 0};
     const uint32_t most = (uint32_t)f->heads, head0 = n / (items * most) * most;
     const uint32_t left = n - head0 * items, together = heads - head0 < most ? heads - head0 : most;
     return {left / together, head0 + left % together};
+}
+
+/* The number of a block's next one. */
+DEVICE uint32_t take_number(const struct attn_cuda_args *a, const struct attn_cuda_form *f)
+{
+    int *const count = (int *)(a->workspace + f->count);
+    return (uint32_t)dev::blocks() + (uint32_t)dev::add_atomic(count + 1, 1);
 }
 
 /* Where partial results of a slot begin, of row r of its tile; those of the next slot are
