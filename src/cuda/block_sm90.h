@@ -43,7 +43,7 @@ struct sizes : fwd::sizes<fwd::half<N_>, D_, DV_, KEYS_, 1, 4 * GROUPS, 1, false
     static constexpr int COPY_REGISTERS = KEYS_ > 64 ? 104 : 72;
     static constexpr int COMPUTE_REGISTERS = KEYS_ > 64 ? 200 : 216;
     /* Rows of results are 8 banks apart: no two of a store of pairs of columns meet in one. */
-    static constexpr int RESULT = DV_ + 8, SUMS_AT = 4, AT_ONCE = 4;
+    static constexpr int RESULT = DV_ + 8, SUMS_AT = 8, AT_ONCE = 8;
     static constexpr int RESULTS = base::ROWS * RESULT * 4;
     static_assert(DV_ % 32 == 0, "a multiple of all banks");
     /* Places, in this order: stages of keys, queries, stages of values and 4 KiB. Results end where

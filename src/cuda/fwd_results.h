@@ -132,47 +132,57 @@ template <class X> struct stored<X, 1> {
     static DEVICE void put(X *to, const X *x, int) { *to = *x; }
 };
 
-/* The columns of a warp's rows, n of each, as T stores them, from the parts' sums of values: of some
- * rows at a time, so that none waits for the one before. Each lane has the ending of one row. */
+/* The columns of a warp's rows, n of each, as T stores them, from the parts' sums of values. Each lane
+ * has the ending of one row. A lane takes N columns at a time: the next ones are the next lane's, and
+ * the next row's where lanes are left; some steps of these together, so that none waits for the one
+ * before. */
 template <class S, class T>
 DEVICE void put_columns(const struct ending<S> &mine, const typename S::real *results, int n)
 {
     typedef typename S::real real;
     typedef typename T::element element;
-    enum { EACH = S::ROWS / S::WARPS, SOME = EACH % 4 ? 1 : 4, N = S::AT_ONCE };
+    enum { N = S::AT_ONCE, WIDE = S::DV / N, EACH = S::ROWS / S::WARPS };
+    enum { STEPS = WIDE < 32 ? EACH * WIDE / 32 : EACH, SOME = STEPS % 4 ? 2 : 4 };
     static_assert(S::RESULT % N == 0 && S::SUMS_AT % N == 0, "what is read at once is aligned");
-    ROLLED for (int row = 0; row < EACH; row += SOME) {
-        const real *const sums =
-            results + (dev::warp() + row * S::WARPS) * S::RESULT + S::SUMS_AT;
+    static_assert(STEPS % SOME == 0 && (WIDE >= 32 || EACH * WIDE % 32 == 0), "whole steps");
+    ROLLED for (int step = 0; step < STEPS; step += SOME) {
         struct ending<S> end[SOME];
-        UNROLLED for (int r = 0; r < SOME; r++) {
-            end[r].to = (char *)(uintptr_t)dev::shuffle((uint64_t)(uintptr_t)mine.to, row + r);
-            end[r].zero = dev::shuffle((int)mine.zero, row + r);
-            UNROLLED for (int i = 0; i < S::KEY_WARPS; i++)
-                end[r].by[i] = dev::shuffle(mine.by[i], row + r);
+        const real *sums[SOME];
+        int first[SOME];
+        UNROLLED for (int i = 0; i < SOME; i++) {
+            const int at = (step + i) * 32 + dev::lane();
+            const int row = WIDE < 32 ? at / WIDE : step + i;
+            first[i] = N * (WIDE < 32 ? at % WIDE : dev::lane());
+            sums[i] = results + (dev::warp() + row * S::WARPS) * S::RESULT + S::SUMS_AT;
+            end[i].to = (char *)(uintptr_t)dev::shuffle((uint64_t)(uintptr_t)mine.to, row);
+            end[i].zero = dev::shuffle((int)mine.zero, row);
+            UNROLLED for (int k = 0; k < S::KEY_WARPS; k++)
+                end[i].by[k] = dev::shuffle(mine.by[k], row);
         }
-        ROLLED for (int c = N * dev::lane(); c < n; c += 32 * N) {
+        ROLLED for (int further = 0; further < S::DV; further += 32 * N) {
             real x[SOME][N];
-            UNROLLED for (int r = 0; r < SOME; r++) {
+            UNROLLED for (int i = 0; i < SOME; i++) {
+                const int c = first[i] + further < S::DV ? first[i] + further : 0;
                 UNROLLED for (int e = 0; e < N; e++)
-                    x[r][e] = 0;
-                UNROLLED for (int i = 0; i < S::KEY_WARPS; i++) {
-                    const struct few<real, N> part = *(const struct few<real, N> *)(
-                        sums + (i * S::ROWS + r * S::WARPS) * S::RESULT + c);
+                    x[i][e] = 0;
+                UNROLLED for (int k = 0; k < S::KEY_WARPS; k++) {
+                    const struct few<real, N> part =
+                        *(const struct few<real, N> *)(sums[i] + k * S::ROWS * S::RESULT + c);
                     UNROLLED for (int e = 0; e < N; e++)
-                        x[r][e] += part.x[e] * end[r].by[i];
+                        x[i][e] += part.x[e] * end[i].by[k];
                 }
             }
-            UNROLLED for (int r = 0; r < SOME; r++) {
+            UNROLLED for (int i = 0; i < SOME; i++) {
+                const int c = first[i] + further;
                 element y[N];
                 UNROLLED for (int e = 0; e < N; e += 2) {
-                    const pair_of<element> both = T::put(end[r].zero ? 0 : x[r][e],
-                                                         end[r].zero ? 0 : x[r][e + 1]);
+                    const pair_of<element> both = T::put(end[i].zero ? 0 : x[i][e],
+                                                         end[i].zero ? 0 : x[i][e + 1]);
                     y[e] = both.x[0];
                     y[e + 1] = both.x[1];
                 }
-                if (end[r].to)
-                    stored<element, N>::put((element *)end[r].to + c, y, n - c);
+                if (end[i].to && c < n)
+                    stored<element, N>::put((element *)end[i].to + c, y, n - c);
             }
         }
     }

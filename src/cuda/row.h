@@ -182,21 +182,25 @@ DEVICE struct outcome<real> outcome_at(const struct attn_problem *p, int64_t hea
     return o;
 }
 
+/* A row's place in a tensor of the query side, in elements; no lengths are read for it. */
+DEVICE int64_t place_in(const struct attn_view *v, const struct attn_sequence *s,
+                        const struct row *r)
+{
+    const int64_t token = (s->p->query.cu ? s->query0 : 0) + r->query;
+    return s->b * v->batch + token * v->token + r->head * v->head;
+}
+
 template <class T>
 DEVICE typename T::element *out_at(const struct attn_sequence *s, const struct row *r)
 {
-    typedef typename T::element element;
-    return (element *)attn_view_at(&s->p->out, &s->p->query, s->b, r->query, r->head,
-                                   sizeof(element));
+    return (typename T::element *)s->p->out.data + place_in(&s->p->out, s, r);
 }
 
 template <class T>
 DEVICE void put_lse(const struct attn_sequence *s, const struct row *r, typename T::real lse)
 {
-    typedef typename T::real real;
     if (s->p->lse.data)
-        *(real *)attn_view_at(&s->p->lse, &s->p->query, s->b, r->query, r->head, sizeof(real)) =
-            lse;
+        ((typename T::real *)s->p->lse.data)[place_in(&s->p->lse, s, r)] = lse;
 }
 
 } // namespace row
