@@ -201,7 +201,7 @@ attn_status attn_block_view(struct attn_block_check *k, const char *name, attn_i
                         (long long)e[0], (long long)e[1], (long long)e[2], (long long)shape->run);
     attn_status status = ATTN_OK;
     for (int n = 0; n < 3 && status == ATTN_OK; n++)
-        status = attn_check_stride(&k->c, name, axes[n], e[n], shape->run, &stride[n]);
+        status = attn_check_stride(&k->c, name, axes[n], e[n], &stride[n]);
     *view = (struct attn_view){(char *)x.data, stride[0], stride[1], stride[2]};
     return status;
 }

@@ -87,9 +87,9 @@ attn_status attn_add_operand(struct attn_check_state *c, const struct attn_opera
 attn_status attn_add_rows(struct attn_check_state *c, const char *name, const void *data,
                           int64_t size, int64_t rows, int64_t stride, int64_t width);
 
-/* Refuses negative strides; makes ATTN_BROADCAST 0. Nothing lies a stride apart on an axis of at most
- * one element: there *stride, which may be anything, becomes `run` at most. */
+/* Refuses negative strides; makes ATTN_BROADCAST 0. Nothing lies a stride apart on an axis of at
+ * most one element: there *stride becomes no more than can be computed with. */
 attn_status attn_check_stride(struct attn_check_state *c, const char *name, const char *axis,
-                              int64_t extent, int64_t run, int64_t *stride);
+                              int64_t extent, int64_t *stride);
 
 #endif

@@ -55,15 +55,16 @@ attn_status attn_add_rows(struct attn_check_state *c, const char *name, const vo
 }
 
 attn_status attn_check_stride(struct attn_check_state *c, const char *name, const char *axis,
-                              int64_t extent, int64_t run, int64_t *stride)
+                              int64_t extent, int64_t *stride)
 {
+    const int64_t most = INT64_C(1) << 40; /* no memory is that large, and sums of some fit */
     if (*stride == ATTN_BROADCAST)
         *stride = 0;
     if (*stride < 0)
         return attn_say(c->m, ATTN_INVALID_STRIDE, "%s.%s: %lld is negative", name, axis,
                         (long long)*stride);
-    if (extent <= 1 && *stride > run)
-        *stride = run;
+    if (extent <= 1 && *stride > most)
+        *stride = most;
     return ATTN_OK;
 }
 
@@ -76,7 +77,7 @@ static attn_status add_mask(struct attn_check_state *c, const char *name, attn_t
     if (!mask.data)
         return ATTN_OK;
     const int64_t rows = packed ? 1 : c->d->batch, width = packed ? side->tokens : span;
-    const attn_status status = attn_check_stride(c, name, "batch_stride", rows, width, &stride);
+    const attn_status status = attn_check_stride(c, name, "batch_stride", rows, &stride);
     if (status != ATTN_OK)
         return status;
     *bytes = (struct attn_token_bytes){mask.data, stride};

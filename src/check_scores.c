@@ -160,7 +160,7 @@ static attn_status resolve(struct attn_check_state *c, const char *name, struct 
         return fill_strides(c, name, b);
     attn_status status = ATTN_OK;
     for (int n = 0; n < 4 && status == ATTN_OK; n++)
-        status = attn_check_stride(c, name, axes[n], b->extent[n], b->run, &s[n]);
+        status = attn_check_stride(c, name, axes[n], b->extent[n], &s[n]);
     return status;
 }
 

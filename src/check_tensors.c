@@ -167,15 +167,14 @@ static attn_status resolve(struct attn_check_state *c, const struct tensor *t,
                               "do not fit in 63 bits", t->name, (long long)s->extent[0],
                               (long long)s->extent[1], (long long)s->extent[2], (long long)s->run);
     for (int n = 0; n < 3; n++) {
-        const int64_t given = stride[n];
         const attn_status status =
-            attn_check_stride(c, t->name, tensor_axes[n], s->extent[n], s->run, &stride[n]);
+            attn_check_stride(c, t->name, tensor_axes[n], s->extent[n], &stride[n]);
         if (status != ATTN_OK)
             return status;
         const bool absent = n == 1 ? t->axes >= PER_SEQUENCE : n == 0 && t->axes == PER_HEAD;
         if (absent && stride[n])
             return attn_say(c->m, ATTN_INVALID_CONFLICT, "%s.%s: %lld, but it has no such axis",
-                            t->name, tensor_axes[n], (long long)given);
+                            t->name, tensor_axes[n], (long long)stride[n]);
     }
     return ATTN_OK;
 }

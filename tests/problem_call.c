@@ -179,6 +179,16 @@ static void go_far_plane(struct rng *r, attn_score_input *x, const struct proble
     go_far(r, (nk + block_k - 1) / block_k, &x->key_stride);
 }
 
+static void go_far_scores(struct rng *r, attn_score_output *x, const struct problem *p)
+{
+    attn_score_input same = {x->data,         x->dtype,        x->batch_stride,
+                             x->head_stride, x->query_stride, x->key_stride};
+
+    go_far_plane(r, &same, p, 1, 1);
+    *x = (attn_score_output){x->data,          x->dtype,          same.batch_stride,
+                             same.head_stride, same.query_stride, same.key_stride};
+}
+
 static void tell_far_strides(const struct problem *p, attn_desc *d)
 {
     const struct side *q = &p->query, *k = &p->key, keys = side_unpaged(k);
@@ -204,8 +214,11 @@ static void tell_far_strides(const struct problem *p, attn_desc *d)
     go_far_plane(r, &d->mask, p, 1, 1);
     if (p->has_block_mask)
         go_far_plane(r, &d->block_mask, p, p->block_q, p->block_k);
-    if (!p->bias_by_offset)
-        go_far_plane(r, &d->bias, p, 1, 1);
+    go_far_scores(r, &d->probs, p);
+    if (p->bias_by_offset)
+        return;
+    go_far_plane(r, &d->bias, p, 1, 1);
+    go_far_scores(r, &d->dbias, p);
 }
 
 attn_desc problem_desc(const struct problem *p, unsigned char *const *data)

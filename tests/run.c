@@ -168,7 +168,7 @@ static void call_open(struct call *c, const struct problem *p, const struct targ
 
     memset(c, 0, sizeof *c);
     c->on_device = device_is_for(p, t);
-    c->walled = !FENCES && !c->on_device && p->seed % 2;
+    c->walled = !FENCES && !c->on_device && p->seed / 2 % 2;
     for (int n = 0; n < BUFFERS; n++) {
         const struct buffer *b = &p->buffers[n];
         const size_t bytes = (size_t)b->count * b->element;

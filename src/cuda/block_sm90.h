@@ -122,6 +122,7 @@ DEVICE int parity_of(uint32_t step) { return step / STAGES % 2; }
  * done; the next job has been found. */
 template <class S> DEVICE bool next_pass(const struct fwd::work<S> *w, int *pass)
 {
+    dev::sync_warp(); /* barriers count warps, and lanes come from several branches */
     dev::sync_some(BLOCK_BARRIER, COMPUTING + COPYING);
     if (!w->again[*pass] || *pass + 1 == fwd::PASSES)
         return false;

@@ -122,7 +122,7 @@ DEVICE void fill(const struct attn_cuda_args &a, struct block<S> *b,
 }
 
 /* What the first thread that copies knows of jobs to come: the next one, and the number of the one
- * after it. It is asked for a job before it is needed, so that nobody waits for it. */
+ * after it, which it asks for a job before it is needed. */
 struct outlook {
     struct attn_cuda_item item;
     int64_t head;
@@ -130,6 +130,7 @@ struct outlook {
     uint32_t then;
 };
 
+template <class S>
 DEVICE void look_ahead(const struct attn_cuda_args &a, struct outlook *o, uint32_t number)
 {
     const struct attn_cuda_form *const f = &a.form[a.which];
@@ -140,7 +141,8 @@ DEVICE void look_ahead(const struct attn_cuda_args &a, struct outlook *o, uint32
     o->found = at.item < share::items_of(&a, f);
     if (o->found)
         o->item = share::item_at(&a, f, at.item);
-    o->then = share::take_number(&a, f);
+    if (S::STAYS)
+        o->then = share::take_number(&a, f);
 }
 
 /* The n-th job of the block, or that there is none; by all that copy. It takes the place of the job
@@ -177,7 +179,7 @@ DEVICE void bring_all(const struct attn_cuda_args &a, struct block<S> *b, char *
         do {
             fill_queries<S>(a, b, w, tiles);
             if (S::STAYS && pass == fwd::PLAIN)
-                look_ahead(a, o, o->then);
+                look_ahead<S>(a, o, o->then);
             for (int i = 0; i <= x->tiles; i++) {
                 if (i < x->tiles)
                     fill<S, KEYS>(a, b, w, tiles, pass, step + (uint32_t)i, key_of(x, i));

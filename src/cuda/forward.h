@@ -40,8 +40,8 @@ struct attn_cuda_form {
     int64_t most;      /* room for so many items */
     int64_t items;     /* offset of them, [most] */
     int64_t heads;     /* key/value heads whose keys and values a device's cache holds, at least 1 */
-    int64_t count;     /* offset of two ints: the number of items; how many pairs of an item and a
-                          head have been taken, by blocks that take one after another */
+    int64_t count;     /* offset of two ints: the number of items; how many numbers of pairs of an
+                          item and a head blocks have been given, beyond their own */
     int64_t slots;     /* room for so many partial results */
     int64_t slot_rows; /* rows in each of them */
     int64_t partials;  /* offset, [slots][heads_kv][slot_rows][2 + head_dim_v] of the computing type:

@@ -30,7 +30,7 @@
  *   place<WIDTH>(row, chunk)  where 16 bytes lie in a tile with rows of WIDTH numbers
  *   scores<D, N, M>(s, q, k)  s[M][N / 8] += 16 M rows of q by N of k, over D numbers
  *   values<N, DV, M>(out, s, v)  out[M][DV / 8] += s, 16 M rows by N keys, by N rows of v
- *   column(n, e)              of out: where element e of tile n is
+ *   column(n)                 of out: where element 0 of tile n is, and 1 next to it
  */
 #ifndef ATTN_CUDA_FWD_H
 #define ATTN_CUDA_FWD_H

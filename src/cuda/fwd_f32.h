@@ -68,10 +68,7 @@ struct f32 : itself<float> {
                 }
     }
 
-    static DEVICE int column(int n, int e)
-    {
-        return n / 2 * 16 + dev::lane() % 4 * 4 + n % 2 * 2 + e;
-    }
+    static DEVICE int column(int n) { return n / 2 * 16 + dev::lane() % 4 * 4 + n % 2 * 2; }
 };
 
 } // namespace fwd

@@ -61,7 +61,7 @@ struct f64 : itself<double> {
                 }
     }
 
-    static DEVICE int column(int n, int e) { return 8 * n + dev::lane() % 4 * 2 + e; }
+    static DEVICE int column(int n) { return 8 * n + dev::lane() % 4 * 2; }
 };
 
 } // namespace fwd

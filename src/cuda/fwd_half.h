@@ -87,7 +87,7 @@ template <class N> struct half : N {
         }
     }
 
-    static DEVICE int column(int n, int e) { return 8 * n + dev::lane() % 4 * 2 + e; }
+    static DEVICE int column(int n) { return 8 * n + dev::lane() % 4 * 2; }
 };
 
 } // namespace fwd

@@ -24,15 +24,10 @@ DEVICE void put_sums(struct work<S> *w, int base, int part, int pass, typename S
         }
         UNROLLED for (int c = 0; c < S::DV / 8; c++) {
             const real *const x = out[n / 2 * (S::DV / 8) + c] + n % 2 * 2;
-            const int at = S::SUMS_AT + S::T::column(c, 0);
+            const int at = S::SUMS_AT + S::T::column(c);
             zero += 0 * x[0];
             zero += 0 * x[1];
-            if (S::T::column(c, 1) == S::T::column(c, 0) + 1) {
-                *(pair_of<real> *)(to + at) = {{x[0], x[1]}};
-            } else {
-                to[at] = x[0];
-                to[S::SUMS_AT + S::T::column(c, 1)] = x[1];
-            }
+            *(pair_of<real> *)(to + at) = {{x[0], x[1]}};
         }
         if (isnan(zero) && !isnan(sum) && w->row[row_of(base, n)].given)
             w->bad[pass][row_of(base, n)] = w->again[pass] = true;
@@ -112,7 +107,8 @@ DEVICE struct ending<S> end_row(const struct attn_cuda_args *a, const struct wor
     return end;
 }
 
-/* N numbers to where n of them belong, 1 or more: in pieces as large as the address is aligned to. */
+/* N numbers to where n of them belong, 1 or more: in pieces as large as the address is aligned
+ * to. */
 template <class X, int N> struct stored {
     static DEVICE void put(X *to, const X *x, int n)
     {
@@ -132,10 +128,10 @@ template <class X> struct stored<X, 1> {
     static DEVICE void put(X *to, const X *x, int) { *to = *x; }
 };
 
-/* The columns of a warp's rows, n of each, as T stores them, from the parts' sums of values. Each lane
- * has the ending of one row. A lane takes N columns at a time: the next ones are the next lane's, and
- * the next row's where lanes are left; some steps of these together, so that none waits for the one
- * before. */
+/* The columns of a warp's rows, n of each, as T stores them, from the parts' sums of values. Each
+ * lane has the ending of one row. A lane takes N columns at a time: the next ones are the next
+ * lane's, and the next row's where lanes are left; some steps of these together, so that none waits
+ * for the one before. */
 template <class S, class T>
 DEVICE void put_columns(const struct ending<S> &mine, const typename S::real *results, int n)
 {

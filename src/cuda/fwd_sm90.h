@@ -353,9 +353,9 @@ KERNEL_OF(COMPUTING + COPYING) forward(GRID_CONSTANT const struct attn_cuda_args
     struct block<S> *const b = (struct block<S> *)dev::shared();
     char *const tiles = (char *)dev::shared() + room<S>::BLOCK;
     const int group = dev::shuffle(dev::warp() / 4, 0);
-    struct outlook o;
+    struct outlook o = {};
     if (group == GROUPS) {
-        look_ahead(a, &o, (uint32_t)dev::block());
+        look_ahead<S>(a, &o, (uint32_t)dev::block());
         find_job<S>(a, b, &o, 0);
     }
     if (dev::thread() == 0) {

@@ -19,8 +19,8 @@ struct row {
     double slope;
 };
 
-/* n / d of numbers that are not negative: in 32 bits where they have no more, as 64 take several times
- * as long. */
+/* n / d of numbers that are not negative: in 32 bits where they have no more, as 64 take several
+ * times as long. */
 DEVICE int64_t quotient(int64_t n, int64_t d)
 {
     return (n | d) >> 32 ? n / d : (int64_t)((uint32_t)n / (uint32_t)d);
