@@ -5,14 +5,18 @@
 
 #include <stdint.h>
 
+enum { POWERS = 4 };
+
 /* All take and give `lanes` numbers of the computing type, where they do not say otherwise. */
 struct vectors {
     int lanes;
     void (*tanh)(void *to, const void *from);
-    /* exp(scale * from), scale as the computing type has it: alone, in steps, and in rough ones.
-     * most: the exponent of 2 from which on the result is as large, or NaN. */
-    void (*power[3])(void *to, const void *from, double scale);
-    int most[3];
+    /* exp(scale * from), scale as the computing type has it: alone; and `one` times as much: alone,
+     * in steps, and in rough ones. most: the exponent of 2 from which on the result is as large, or
+     * NaN. */
+    void (*power[POWERS])(void *to, const void *from, double scale);
+    int most[POWERS];
+    double one; /* a power of 2 */
     void (*mask)(void *to, uint32_t bits); /* 1 where a bit is set, else 0 */
     /* `lanes` 16-bit numbers from and to f32, f16 first; null where the computing type is f64. */
     void (*widen[2])(float *to, const uint16_t *from);

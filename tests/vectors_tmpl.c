@@ -11,7 +11,13 @@ static void hyperbolic(void *to, const void *from) { vec_store(to, vec_tanh(vec_
 static void power(void *to, const void *from, double scale)
 {
     const struct exponent c = exponent_of(scale);
-    vec_store(to, vec_exp2(exp2_argument(vec_load(from), c), c));
+    vec_store(to, vec_exp2(exp2_argument(vec_load(from), c), c, 0));
+}
+
+static void power_of_weight(void *to, const void *from, double scale)
+{
+    const struct exponent c = exponent_of(scale);
+    vec_store(to, vec_exp2(exp2_argument(vec_load(from), c), c, WEIGHT_BITS));
 }
 
 static void power_by_steps(void *to, const void *from, double scale)
@@ -63,5 +69,7 @@ enum { MOST = REAL_BITS == 32 ? 127 : 1023, STEPS_MOST = EXP2_BESIDE == 3 ? 126 
 
 extern const struct vectors KERNEL(vectors);
 const struct vectors KERNEL(vectors) = {
-    .lanes = VEC_N, .tanh = hyperbolic, .power = {power, power_by_steps, power_rough},
-    .most = {MOST, STEPS_MOST, STEPS_MOST}, .mask = mask, .widen = WIDEN, .narrow = NARROW, WORDS};
+    .lanes = VEC_N, .tanh = hyperbolic,
+    .power = {power, power_of_weight, power_by_steps, power_rough},
+    .most = {MOST, MOST, STEPS_MOST, STEPS_MOST}, .one = WEIGHT_ONE, .mask = mask,
+    .widen = WIDEN, .narrow = NARROW, WORDS};

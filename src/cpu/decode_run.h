@@ -150,7 +150,7 @@ static NOINLINE vec raise_references(const struct item *t, const struct head *h,
     }
     vec_store(old, r);
     /* A row still without a reference sees only -inf. */
-    return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(), probability(s, t->scale, r));
+    return vec_select(vec_le(s, vec_set(-INFINITY)), vec_zero(), weigh_scores(s, t->scale, r));
 }
 
 /* A group's sums, added to as Kahan does: a lane adds many numbers that may all be alike, whose
@@ -347,7 +347,7 @@ INLINE int64_t plain_steps(const struct item *t, const struct head *h, int64_t i
     const vec r = vec_load(h->r + index * VEC_N), limit = limit_of(r, t->span);
     struct sums sums = sums_of(h, index);
     for (; n + kb <= end; n += kb) {
-        const vec p = probability(vec_load(weight + n * rb), t->scale, r);
+        const vec p = weigh_scores(vec_load(weight + n * rb), t->scale, r);
         if (__builtin_expect(!vmask_all(are_below(p, limit)), 0))
             break;
         sums = sums_and(sums, p);
@@ -388,7 +388,7 @@ INLINE struct keys group_run(const struct item *t, const struct head *h, int64_t
             s = shape(&x, run, n, rb, s, &sees);
         s = vec_select(sees, s, vec_set(-INFINITY));
         const vec r = vec_load(h->r + index * VEC_N);
-        vec p = vec_select(sees, probability(s, t->scale, r), vec_zero());
+        vec p = vec_select(sees, weigh_scores(s, t->scale, r), vec_zero());
         if (__builtin_expect(!vmask_all(are_below(p, limit_of(r, t->span))), 0)) {
             mix(t, h, g, weight, run, left);
             left = (struct keys){n, n, false};

@@ -8,8 +8,8 @@
  * packed operand by NV vectors.
  *
  * The softmax works in powers of two, relative to a reference per row that is not always the
- * maximum: it comes from the first keys that the row sees, and is raised only if the probabilities
- * of MR keys sum to more than a limit (see limit_of()). Each row decides that for itself, and a
+ * maximum: it comes from the first keys that the row sees, and is raised only if the weights of MR
+ * keys sum to more than a limit (see limit_of()). Each row decides that for itself, and a
  * row that keeps its reference is multiplied by 1, so that no row's bits depend on another's.
  *
  * What a row does not see gets the score -inf, hence the probability 0. A value it does not see
@@ -227,32 +227,36 @@ static struct row row_of(const struct block *t, int64_t lane)
     return row;
 }
 
-/* What the sums of each lane are multiplied by, as in struct outcome; t->l becomes final. */
-static void settle(struct block *t, real *by)
+/* What the probabilities of each lane are multiplied by, or a number below 0, as in struct outcome,
+ * and what the sums of values are; t->l becomes final. */
+static void settle(struct block *t, real *by, real *factor)
 {
     for (int64_t lane = 0; lane < BQ; lane += VEC_N) {
         const vec l = final_sum(t->u->p, vec_load(t->r + lane), vec_load(t->l + lane));
         const vec inverse = vec_div(vec_set(1), l);
+        const vec each = vec_select(vec_le(l, vec_zero()), vec_set(-1), inverse);
         vec_store(t->l + lane, l);
-        vec_store(by + lane, vec_select(vec_le(l, vec_zero()), vec_set(-1), inverse));
+        vec_store(by + lane, each);
+        vec_store(factor + lane, vec_mul(each, vec_set(1 / WEIGHT_ONE)));
     }
     for (int64_t lane = 0; t->scaled && lane < t->rows; lane++) {
         const struct row row = row_of(t, lane);
         by[lane] = outcome_of(&row, t->r[lane], t->l[lane]).by;
+        factor[lane] = factor_of_sums(by[lane], t->o + lane, t->dv, BQ);
     }
 }
 
 static void finish(struct block *t)
 {
     const struct attn_problem *p = t->u->p;
-    real bad[BQ], by[BQ];
+    real bad[BQ], by[BQ], factor[BQ];
     if (!t->begun)
         memset(t->o, 0, (size_t)(t->dv_panels * BQ) * sizeof *t->o);
-    settle(t, by);
+    settle(t, by, factor);
     bool finite = true;
     for (int64_t lane = 0; lane < t->rows; lane += VEC_N) {
-        store_lanes(t->out + lane, min64(VEC_N, t->rows - lane), t->o + lane, t->dv, by + lane,
-                    bad + lane);
+        store_lanes(t->out + lane, min64(VEC_N, t->rows - lane), t->o + lane, t->dv,
+                    factor + lane, bad + lane);
         finite = finite && vmask_all(vec_le(vec_load(bad + lane), vec_zero()));
     }
     if (finite && !p->lse.data && !t->u->weights)

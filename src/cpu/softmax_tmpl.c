@@ -76,7 +76,7 @@ INLINE vec weigh_some(real *s, int64_t n, const struct weighing *w)
 {
     const vec score = n < VEC_N ? load_tail(s, n) : vec_load(s);
     const vec x = exp2_argument(vec_sub(score, w->reference), w->scale);
-    const vec p = vec_exp2(x, w->scale), q = vec_fma(p, vec_mul(x, w->rest), p);
+    const vec p = vec_exp2(x, w->scale, 0), q = vec_fma(p, vec_mul(x, w->rest), p);
     if (n < VEC_N)
         store_tail(s, q, n);
     else

@@ -11,13 +11,13 @@
 #include "cpu/word.h"
 
 /*
- * A row's probabilities are relative to a reference, a score, which is raised where they pass a
- * limit. What lies far above the reference costs no accuracy where its difference from it is exact.
- * That is so up to FIRM_LIMIT above firm references, see firm(). Others have a limit that
- * differences below lose little by.
+ * A row's weights are its probabilities relative to a reference, a score, times WEIGHT_ONE. The
+ * reference is raised where they pass a limit. What lies far above it costs no accuracy where its
+ * difference from it is exact. That is so up to FIRM_LIMIT above firm references, see firm().
+ * Others have a limit that differences below lose little by.
  */
 enum { FIRM_BITS = 60 };
-static const real FIRM_LIMIT = (real)0x1p60, OTHER_LIMIT = (real)0x1p9;
+static const real FIRM_LIMIT = WEIGHT_ONE * (real)0x1p60, OTHER_LIMIT = WEIGHT_ONE * (real)0x1p9;
 
 /* The firm reference next to r; a negative r stays, as none of them is firm: scores near 0 are
  * finer than their differences from it. span: a power of two, by which what is above a firm
@@ -32,7 +32,7 @@ INLINE vec firm(vec r, real span)
     return vec_select(vmask_and(vec_le(vec_zero(), r), vec_lt(r, s)), next, r);
 }
 
-/* The limit of probabilities, and of sums of some of them, relative to r. */
+/* The limit of weights, and of sums of some of them, relative to r. */
 INLINE vec limit_of(vec r, real span)
 {
     const vec next = firm(r, span);
@@ -41,8 +41,8 @@ INLINE vec limit_of(vec r, real span)
                       vec_set(OTHER_LIMIT));
 }
 
-/* Whether probabilities, or sums of them, are below the limit. Those of scores far above their
- * reference may come out with either sign, or NaN. */
+/* Whether weights, or sums of them, are below the limit. Those of scores far above their reference
+ * may come out with either sign, or NaN. */
 INLINE vmask are_below(vec p, vec limit)
 {
     return vec_le(vec_max(p, vec_sub(vec_zero(), p)), limit);
@@ -184,14 +184,20 @@ INLINE __attribute__((unused)) vec cap_slope(struct scaling c, vec capped)
 /* The probability of scores that may be -inf, relative to the reference r. */
 INLINE vec probability(vec s, struct exponent c, vec r)
 {
-    return vec_exp2(exp2_argument(vec_sub(s, r), c), c);
+    return vec_exp2(exp2_argument(vec_sub(s, r), c), c, 0);
+}
+
+/* Their weight. */
+INLINE vec weigh_scores(vec s, struct exponent c, vec r)
+{
+    return vec_exp2(exp2_argument(vec_sub(s, r), c), c, WEIGHT_BITS);
 }
 
 /* The root of what takes sums made with reference r to one with reference `to`: sums may be as
  * large as the whole is small, so that it is multiplied in twice. */
 INLINE vec root_factor(vec r, struct exponent c, vec to)
 {
-    return vec_exp2(exp2_argument(vec_mul(vec_sub(r, to), vec_set((real)0.5)), c), c);
+    return vec_exp2(exp2_argument(vec_mul(vec_sub(r, to), vec_set((real)0.5)), c), c, 0);
 }
 
 /* a, but 0 where its size is below `least`. */
@@ -200,18 +206,17 @@ INLINE vec unless_small(vec a, vec least)
     return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
 }
 
-/* What, multiplied in twice, takes the largest probabilities that there are, FIRM_LIMIT, and sums
- * of 2^16 of them to where they do not show beside 1. */
-static const real OUT_OF_SIGHT = REAL_BITS == 32 ? (real)0x1p-50 : (real)0x1p-65;
-
-/* The size of sums that `root`, multiplied in twice, makes denormal. They count as 0, for the sake
- * of speed, if the reference is raised by so much that no probability so far shows beside the new
- * ones; 0 for references raised by less. */
+/* The size of sums of values that `root`, multiplied in twice, makes denormal; 0 where a reference
+ * stays. They count as 0, for the sake of speed: a row's weights come to WEIGHT_ONE and more, and
+ * what such sums give is less than half of the least number there is. */
 INLINE vec least_kept(vec root)
 {
     const vec least = vec_div(vec_div(vec_set(LEAST_NORMAL), root), root);
-    return vec_select(vec_le(root, vec_set(OUT_OF_SIGHT)), least, vec_zero());
+    return vec_select(vec_lt(root, vec_set(1)), least, vec_zero());
 }
+
+/* That of weights, and of sums of them: it makes them weights of what counts as 0. */
+INLINE vec least_weight(vec root) { return vec_mul(least_kept(root), vec_set(WEIGHT_ONE)); }
 
 /* a times root, twice. */
 INLINE vec lower(vec a, vec root, vec least)
@@ -219,12 +224,14 @@ INLINE vec lower(vec a, vec root, vec least)
     return vec_mul(vec_mul(unless_small(a, least), root), root);
 }
 
-/* The sums of rows with references r, when all keys are done: a largest score that is infinite once
- * it is scaled makes a row NaN, or one that sees nothing. */
-INLINE vec final_sum(const struct attn_problem *p, vec r, vec l)
+/* The sums of probabilities of rows with references r, from those of weights, when all keys are
+ * done: a largest score that is infinite once it is scaled makes a row NaN, or one that sees
+ * nothing. */
+INLINE vec final_sum(const struct attn_problem *p, vec r, vec weights)
 {
     const vec large = vec_set(INFINITY), small = vec_set(-INFINITY);
     const vec score = vec_mul(r, vec_set((real)score_scale(p)));
+    vec l = vec_mul(weights, vec_set(1 / WEIGHT_ONE));
     l = vec_select(vmask_and(vec_le(score, small), vec_lt(vec_zero(), l)), vec_zero(), l);
     return vec_select(vec_le(large, score), vec_set(NAN), l);
 }
@@ -250,7 +257,7 @@ INLINE elem *out_row(const struct row *t)
 
 /* What becomes of a row with reference `ref` and sum l. */
 struct outcome {
-    real by;  /* multiplies its sums of values; below 0: out is 0, whatever they are */
+    real by;  /* multiplies probabilities; below 0: out is 0, whatever values are */
     real lse; /* if it is wanted */
 };
 
@@ -277,6 +284,18 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
     if (p->dropout.on && r.by >= 0)
         r.by = p->dropout.scale == 0 ? -1 : (real)((double)r.by * p->dropout.scale);
     return r;
+}
+
+/* What is left to multiply a row's sums of weighed values by, n of them `step` apart, where `by`
+ * multiplies probabilities. A factor that WEIGHT_ONE makes denormal, beside a large sink, would lose
+ * digits: then the sums are divided. */
+INLINE real factor_of_sums(real by, real *sums, int64_t n, int64_t step)
+{
+    if (!(by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL))
+        return by / WEIGHT_ONE;
+    for (int64_t c = 0; c < n; c++)
+        sums[c * step] /= WEIGHT_ONE;
+    return by;
 }
 
 /* The LSE, if wanted. */

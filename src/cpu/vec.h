@@ -25,15 +25,16 @@
  *   vec_round             to the nearest integer
  *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on; n above the range of exponents
  *                         may count as the largest
- *   EXP2_BITS, vec_power(i, n)
- *                         where a register holds a table of roots of 2: 2^n for a multiple n of
- *                         2^-EXP2_BITS, and 0 up to EXP2_LOW + 1; above the range of exponents
- *                         it is infinite or NaN. The lowest bits of i's representation count
- *                         these multiples
+ *   EXP2_BITS, vec_power(i, n, lift)
+ *                         where a register holds a table of roots of 2: 2^(n + lift) for a multiple
+ *                         n of 2^-EXP2_BITS, and 0 for n up to EXP2_LOW + 1; above the range of
+ *                         exponents it is infinite or NaN. The lowest bits of i's representation
+ *                         count these multiples; lift: a constant, 0 or WEIGHT_BITS
  *   EXP2_FACTOR, vec_power_times_factor(i)
  *                         where exponentials go on beside products (f32 with EXP2_BITS 5 or 3
- *                         only): EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, made without a
- *                         multiplication; of n above 125 a large number or NaN; i as for vec_power
+ *                         only): WEIGHT_ONE EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, made
+ *                         without a multiplication; above the range of exponents a large number or
+ *                         NaN; i as for vec_power
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
  *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
@@ -80,13 +81,18 @@
 #define PRAGMA(text) _Pragma(#text)
 
 /* Where 2^x counts as 0: powers are never denormal, with which processors may take a hundred times
- * as long. */
+ * as long. Where they are the weights of values, 2^0 is WEIGHT_ONE, which a row's sum makes up for:
+ * then products with values are not denormal, either, and sums that are come to nothing. */
 #if REAL_BITS == 32
 #define EXP2_LOW (-126)
 #define LEAST_NORMAL 0x1p-126f
+#define WEIGHT_BITS 24
+#define WEIGHT_ONE 0x1p24f
 #else
 #define EXP2_LOW (-1022)
 #define LEAST_NORMAL 0x1p-1022
+#define WEIGHT_BITS 53
+#define WEIGHT_ONE 0x1p53
 #endif
 
 #include VEC_H
@@ -157,12 +163,13 @@ INLINE struct exponent exponent_of(double scale)
  * multiple is; only where there is a vec_power it is needed. */
 INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
 
-/* 2^(x c.by), and 0 from c.low down, or, where there is a vec_power, one power above: 2^n, n a
- * multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in one
- * rounding, so that the error does not grow with it. NaN stays; -inf gives NaN where there is a
+/* 2^(x c.by + lift), and 0 for x from c.low down, or, where there is a vec_power, one power above:
+ * 2^n, n a multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in
+ * one rounding, so that the error does not grow with it. NaN stays; -inf gives NaN where there is a
  * vec_power, else 0. The polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1:
- * to 2^-24.1 for f32, which is about the result's own rounding, and 2^-54.7 for f64, or better. */
-INLINE vec vec_exp2(vec x, struct exponent c)
+ * to 2^-24.1 for f32, which is about the result's own rounding, and 2^-54.7 for f64, or better.
+ * lift: a constant, 0 or WEIGHT_BITS. */
+INLINE vec vec_exp2(vec x, struct exponent c, int lift)
 {
     const vec by = vec_set(c.by);
 #if EXP2_BITS
@@ -181,7 +188,7 @@ INLINE vec vec_exp2(vec x, struct exponent c)
     /* Added to n, leaves n 2^EXP2_BITS in the low bits. */
     const vec shift = vec_set((real)((int64_t)3 << (DIGITS - 1 - EXP2_BITS)));
     const vec shifted = vec_fma(x, by, shift), n = vec_sub(shifted, shift);
-    const vec f = vec_fms(x, by, n), power = vec_power(shifted, n);
+    const vec f = vec_fms(x, by, n), power = vec_power(shifted, n, lift);
 #elif REAL_BITS == 32
     static const real poly[] = {0x1.62e43p-1f, 0x1.ebfbdap-3f, 0x1.c6aeeap-5f, 0x1.3b2d4cp-7f,
                                 0x1.5f3e5ap-10f, 0x1.41fc46p-13f};
@@ -194,20 +201,21 @@ INLINE vec vec_exp2(vec x, struct exponent c)
                                 0x1.e7aa1c12faa3cp-32};
     const vec n = vec_round(vec_mul(x, by)), f = vec_fms(x, by, n);
 #endif
-    vec q = vec_set(poly[sizeof poly / sizeof poly[0] - 1]);
+    const real one = EXP2_BITS == 0 && lift > 0 ? WEIGHT_ONE : 1;
+    vec q = vec_set(one * poly[sizeof poly / sizeof poly[0] - 1]);
     for (int i = (int)(sizeof poly / sizeof poly[0]) - 2; i >= 0; i--)
-        q = vec_fma(q, f, vec_set(poly[i]));
+        q = vec_fma(q, f, vec_set(one * poly[i]));
 #if EXP2_BITS
     return vec_fma(power, vec_mul(f, q), power);
 #else
-    return vec_unless(vec_le(x, vec_set(c.low)), vec_ldexp(vec_fma(q, f, vec_set(1)), n));
+    return vec_unless(vec_le(x, vec_set(c.low)), vec_ldexp(vec_fma(q, f, vec_set(one)), n));
 #endif
 }
 
 /*
- * 2^(x c.by), and 0 below 2^(EXP2_LOW + 1), in steps that leave room for other work between them.
- * NaN stays, 2^0 is exactly 1; where the exponent is below -2^60 it may be NaN, too. Without an
- * EXP2_FACTOR the first step makes it all.
+ * WEIGHT_ONE 2^(x c.by), and 0 where that power is below 2^(EXP2_LOW + 1), in steps that leave room
+ * for other work between them. NaN stays, 2^0 is exact; where the exponent is below -2^60 it may be
+ * NaN, too. Without an EXP2_FACTOR the first step makes it all.
  *
  * With it there are few multiplications, as what goes on beside products should have. With 5 bits
  * half of the exponent is n / 2 + u, n a multiple of 2^-EXP2_BITS and u made from x in one
@@ -301,7 +309,7 @@ INLINE vec exp2_end(const struct exp2_steps *e)
 INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool rough)
 {
     (void)rough;
-    e->rest = vec_exp2(exp2_argument(x, c), c);
+    e->rest = vec_exp2(exp2_argument(x, c), c, WEIGHT_BITS);
 }
 
 INLINE vec exp2_end(const struct exp2_steps *e) { return e->rest; }

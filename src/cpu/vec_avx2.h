@@ -134,25 +134,27 @@ INLINE vec vec_sums(const vec r[VEC_N])
 /* The roots of 2 without their index, which lies at the top of the fraction once the exponent is in
  * its place. Too large an exponent gives infinity. */
 #define EXP2_BITS 3
-INLINE vec vec_power(vec i, vec n)
+INLINE vec vec_power(vec i, vec n, int lift)
 {
-    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x49c00000 + (128 << EXP2_BITS) };
+    enum { SHIFT = 23 - EXP2_BITS, ZERO = 0x49c00000 }; /* i of 2^0 */
     const __m256i roots = _mm256_setr_epi32(0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7,
                                             0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7);
-    const __m256i k = _mm256_min_epi32(_mm256_castps_si256(i), _mm256_set1_epi32(MOST));
-    const __m256i power = _mm256_add_epi32(_mm256_slli_epi32(k, SHIFT),
-                                           _mm256_permutevar8x32_epi32(roots, k));
+    const __m256i most = _mm256_set1_epi32(ZERO + ((128 - lift) << EXP2_BITS));
+    const __m256i k = _mm256_min_epi32(_mm256_castps_si256(i), most);
+    const __m256i power = _mm256_add_epi32(
+        _mm256_slli_epi32(k, SHIFT),
+        _mm256_permutevar8x32_epi32(_mm256_add_epi32(roots, _mm256_set1_epi32(lift << 23)), k));
     const vec above = _mm256_cmp_ps(n, vec_set(EXP2_LOW + 1), _CMP_NLT_UQ);
     return _mm256_and_ps(above, _mm256_castsi256_ps(power));
 }
 
-/* The same for roots times EXP2_FACTOR; too large an exponent gives NaN. */
+/* The same for roots times EXP2_FACTOR and WEIGHT_ONE; too large an exponent gives NaN. */
 #define EXP2_FACTOR 0x1.c6a038p+1f
 INLINE vec vec_power_times_factor(vec i)
 {
-    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48c00000 + (127 << EXP2_BITS) };
-    const __m256i roots = _mm256_setr_epi32(0x4063501c, 0x4067e2f2, 0x4067293c, 0x406364ea,
-                                            0x4060bc09, 0x405f4840, 0x405f2589, 0x40607266);
+    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48c00000 + ((127 - WEIGHT_BITS) << EXP2_BITS) };
+    const __m256i roots = _mm256_setr_epi32(0x4c63501c, 0x4c67e2f2, 0x4c67293c, 0x4c6364ea,
+                                            0x4c60bc09, 0x4c5f4840, 0x4c5f2589, 0x4c607266);
     const __m256i k = _mm256_min_epi32(_mm256_castps_si256(i), _mm256_set1_epi32(MOST));
     const __m256i root = _mm256_permutevar8x32_epi32(roots, k);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(k, SHIFT), root));

@@ -147,7 +147,7 @@ INLINE vec vec_sums(const vec r[VEC_N])
 }
 
 #define EXP2_BITS 5
-INLINE vec vec_power(vec i, vec n)
+INLINE vec vec_power(vec i, vec n, int lift)
 {
     static const float roots[] = {
         0x1p+0f, 0x1.059b0ep+0f, 0x1.0b5586p+0f, 0x1.11301ep+0f, 0x1.172b84p+0f, 0x1.1d4874p+0f,
@@ -157,8 +157,10 @@ INLINE vec vec_power(vec i, vec n)
         0x1.93737cp+0f, 0x1.9c4918p+0f, 0x1.a5503cp+0f, 0x1.ae89fap+0f, 0x1.b7f77p+0f,
         0x1.c199bep+0f, 0x1.cb720ep+0f, 0x1.d5818ep+0f, 0x1.dfc974p+0f, 0x1.ea4afap+0f,
         0x1.f50766p+0f};
-    return vec_ldexp(_mm512_permutex2var_ps(_mm512_loadu_ps(roots), _mm512_castps_si512(i),
-                                            _mm512_loadu_ps(roots + 16)), n);
+    const vec one = vec_set(lift > 0 ? WEIGHT_ONE : 1);
+    const vec low = vec_mul(one, _mm512_loadu_ps(roots));
+    const vec high = vec_mul(one, _mm512_loadu_ps(roots + 16));
+    return vec_ldexp(_mm512_permutex2var_ps(low, _mm512_castps_si512(i), high), n);
 }
 
 /* The roots times EXP2_FACTOR, to which two constants in vec.h belong, without their index, which
@@ -166,13 +168,13 @@ INLINE vec vec_power(vec i, vec n)
 #define EXP2_FACTOR 0x1.ebfc02p-1f
 INLINE vec vec_power_times_factor(vec i)
 {
-    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48400000 + (128 << EXP2_BITS) };
-    static const int roots[] = {
-        0x3f75fe01, 0x3f7760f4, 0x3f78710d, 0x3f77410d, 0x3f7620d2, 0x3f7510b3, 0x3f74110a,
-        0x3f732235, 0x3f724491, 0x3f71787f, 0x3f70be61, 0x3f70169c, 0x3f6f8197, 0x3f6effbb,
-        0x3f6e9172, 0x3f6e372c, 0x3f6df158, 0x3f6dc069, 0x3f6da4d4, 0x3f6d9f10, 0x3f6daf98,
-        0x3f6dd6e9, 0x3f6e1583, 0x3f6e6be8, 0x3f6eda9d, 0x3f6f622b, 0x3f70031d, 0x3f70be02,
-        0x3f71936b, 0x3f7283ec, 0x3f73901d, 0x3f74b89a};
+    enum { SHIFT = 23 - EXP2_BITS, MOST = 0x48400000 + ((128 - WEIGHT_BITS) << EXP2_BITS) };
+    static const int roots[] = { /* and times WEIGHT_ONE */
+        0x4b75fe01, 0x4b7760f4, 0x4b78710d, 0x4b77410d, 0x4b7620d2, 0x4b7510b3, 0x4b74110a,
+        0x4b732235, 0x4b724491, 0x4b71787f, 0x4b70be61, 0x4b70169c, 0x4b6f8197, 0x4b6effbb,
+        0x4b6e9172, 0x4b6e372c, 0x4b6df158, 0x4b6dc069, 0x4b6da4d4, 0x4b6d9f10, 0x4b6daf98,
+        0x4b6dd6e9, 0x4b6e1583, 0x4b6e6be8, 0x4b6eda9d, 0x4b6f622b, 0x4b70031d, 0x4b70be02,
+        0x4b71936b, 0x4b7283ec, 0x4b73901d, 0x4b74b89a};
     const __m512i k = _mm512_min_epi32(_mm512_castps_si512(i), _mm512_set1_epi32(MOST));
     const __m512i root = _mm512_permutex2var_epi32(_mm512_loadu_si512(roots), k,
                                                    _mm512_loadu_si512(roots + 16));
@@ -255,15 +257,17 @@ INLINE vec vec_sums(const vec r[VEC_N])
 }
 
 #define EXP2_BITS 4
-INLINE vec vec_power(vec i, vec n)
+INLINE vec vec_power(vec i, vec n, int lift)
 {
     static const double roots[] = {
         0x1p+0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0,
         0x1.306fe0a31b715p+0, 0x1.3dea64c123422p+0, 0x1.4bfdad5362a27p+0, 0x1.5ab07dd485429p+0,
         0x1.6a09e667f3bcdp+0, 0x1.7a11473eb0187p+0, 0x1.8ace5422aa0dbp+0, 0x1.9c49182a3f09p+0,
         0x1.ae89f995ad3adp+0, 0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0, 0x1.ea4afa2a490dap+0};
-    return vec_ldexp(_mm512_permutex2var_pd(_mm512_loadu_pd(roots), _mm512_castpd_si512(i),
-                                            _mm512_loadu_pd(roots + 8)), n);
+    const vec one = vec_set(lift > 0 ? WEIGHT_ONE : 1);
+    const vec low = vec_mul(one, _mm512_loadu_pd(roots));
+    const vec high = vec_mul(one, _mm512_loadu_pd(roots + 8));
+    return vec_ldexp(_mm512_permutex2var_pd(low, _mm512_castpd_si512(i), high), n);
 }
 #endif
 

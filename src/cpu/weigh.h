@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Scores of a tile and their softmax: probabilities of a block's rows, beside the products of the
- * next keys or behind those of their own. See fwd_tmpl.c.
+ * Scores of a tile and their softmax: weights of a block's rows, beside the products of the next
+ * keys or behind those of their own. See fwd_tmpl.c.
  */
 #ifndef ATTN_CPU_WEIGH_H
 #define ATTN_CPU_WEIGH_H
@@ -104,27 +104,28 @@ INLINE vec exp_scores(struct block *t, int64_t j, int v)
     UNROLL for (int i = 0; i < MR; i++) {
         const vec score = vec_load(t->s + (j + i) * BQ + v * VEC_N);
         p[i] = steps ? exp2_by_steps(vec_sub(score, r), t->scale, PAIR > 1)
-                     : probability(score, t->scale, r);
+                     : weigh_scores(score, t->scale, r);
     }
     return add_keys(t, j, v, p);
 }
 
-/* Multiplies what was made with vector v's old reference, twice: probabilities of keys j0 .. j - 1,
- * and the sums. */
+/* Multiplies what was made with vector v's old reference, twice: weights of keys j0 .. j - 1, and
+ * the sums. */
 static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
 {
-    const vec least = least_kept(root);
+    const vec least = least_kept(root), lightest = least_weight(root);
     for (int64_t i = j0 / PAIR; i < j / PAIR; i++) {
         real *p = t->p + i * BQ + v * VEC_N;
         const vec w = vec_load(p);
-        vec_store(p, PAIR > 1 ? word_times(word_times(w, root), root) : lower(w, root, least));
+        vec_store(p, PAIR > 1 ? word_times(word_times(w, root), root)
+                                 : lower(w, root, lightest));
     }
     for (int64_t c = 0; t->begun && c < t->dv_panels; c++) {
         real *o = t->o + c * BQ + v * VEC_N;
         vec_store(o, lower(vec_load(o), root, least));
     }
-    vec_store(t->l + v * VEC_N, lower(vec_load(t->l + v * VEC_N), root, least));
-    vec_store(t->sum + v * VEC_N, lower(vec_load(t->sum + v * VEC_N), root, least));
+    vec_store(t->l + v * VEC_N, lower(vec_load(t->l + v * VEC_N), root, lightest));
+    vec_store(t->sum + v * VEC_N, lower(vec_load(t->sum + v * VEC_N), root, lightest));
 }
 
 /* Of MR scores from j on, which lie in t->s, lanes of vector v whose probabilities sum to too much,
@@ -386,7 +387,7 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
             vec p[MR];
             UNROLL for (int i = 0; i < MR; i++)
                 p[i] = EXP2_BESIDE == 3 ? exp2_all_steps(vec_sub(s[i][v], r), t->scale, false)
-                                        : vec_exp2(vec_sub(s[i][v], r), t->scale);
+                                        : vec_exp2(vec_sub(s[i][v], r), t->scale, WEIGHT_BITS);
             sum[v] = add_keys(t, j, v, p);
         }
         take_sums(t, at, j0, j, sum, nv);
