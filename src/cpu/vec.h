@@ -23,16 +23,16 @@
  *   vmask_and, vmask_all
  *   vmask_of(bits)        lane i is set where bit i is
  *   vec_round             to the nearest integer
- *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on; n above the range of exponents
- *                         may count as the largest
+ *   vec_ldexp(a, n)       a 2^n for an integer n from EXP2_LOW on, or, where there is a vec_power,
+ *                         above it; n above the range of exponents may count as the largest
  *   EXP2_BITS, vec_power(i, n, lift)
  *                         where a register holds a table of roots of 2: 2^(n + lift) for a multiple
- *                         n of 2^-EXP2_BITS, and 0 for n up to EXP2_LOW + 1; above the range of
+ *                         n of 2^-EXP2_BITS, and 0 for n up to EXP2_LOW; above the range of
  *                         exponents it is infinite or NaN. The lowest bits of i's representation
  *                         count these multiples; lift: a constant, 0 or WEIGHT_BITS
  *   EXP2_FACTOR, vec_power_times_factor(i)
  *                         where exponentials go on beside products (f32 with EXP2_BITS 5 or 3
- *                         only): WEIGHT_ONE EXP2_FACTOR 2^n for n from EXP2_LOW + 1 on, made
+ *                         only): WEIGHT_ONE EXP2_FACTOR 2^n for n from EXP2_LOW on, made
  *                         without a multiplication; above the range of exponents a large number or
  *                         NaN; i as for vec_power
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
@@ -163,7 +163,7 @@ INLINE struct exponent exponent_of(double scale)
  * multiple is; only where there is a vec_power it is needed. */
 INLINE vec exp2_argument(vec x, struct exponent c) { return vec_max(vec_set(c.low), x); }
 
-/* 2^(x c.by + lift), and 0 for x from c.low down, or, where there is a vec_power, one power above:
+/* 2^(x c.by + lift), and 0 for x from c.low down, or, where there is a vec_power, one root above:
  * 2^n, n a multiple of 2^-EXP2_BITS, times a polynomial in the rest f. The rest is made from x in
  * one rounding, so that the error does not grow with it. NaN stays; -inf gives NaN where there is a
  * vec_power, else 0. The polynomials are minimax in the relative error of 2^f, with 2^0 exactly 1:
@@ -213,8 +213,8 @@ INLINE vec vec_exp2(vec x, struct exponent c, int lift)
 }
 
 /*
- * WEIGHT_ONE 2^(x c.by), and 0 where that power is below 2^(EXP2_LOW + 1), in steps that leave room
- * for other work between them. NaN stays, 2^0 is exact; where the exponent is below -2^60 it may be
+ * WEIGHT_ONE 2^(x c.by), and 0 where the power is 2^EXP2_LOW or less, in steps that leave room for
+ * other work between them. NaN stays, 2^0 is exact; where the exponent is below -2^60 it may be
  * NaN, too. Without an EXP2_FACTOR the first step makes it all.
  *
  * With it there are few multiplications, as what goes on beside products should have. With 5 bits
@@ -251,7 +251,7 @@ INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool roug
 INLINE void exp2_split(struct exp2_steps *e, struct exponent c, bool rough)
 {
     const vec by = vec_set(c.by / 2), half = vec_sub(e->rest, vec_set(EXP2_SHIFT));
-    e->none = vec_lt(half, vec_set((real)(EXP2_LOW + 1) / 2));
+    e->none = vec_le(half, vec_set((real)EXP2_LOW / 2));
     e->power = vec_power_times_factor(e->rest);
     e->rest = rough ? vec_sub(e->x, half) : vec_fms(e->x, by, half);
     e->rest = vec_add(e->rest, vec_set(EXP2_C));
@@ -293,7 +293,7 @@ INLINE void exp2_begin(struct exp2_steps *e, vec x, struct exponent c, bool roug
     const vec shifted = vec_fma(x, by, shift), quarter = vec_sub(shifted, shift);
     (void)rough;
     e->rest = vec_fms(x, by, quarter);
-    const vmask none = vec_lt(quarter, vec_set((real)(EXP2_LOW + 1) / 4));
+    const vmask none = vec_le(quarter, vec_set((real)EXP2_LOW / 4));
     e->power = vec_unless(none, vec_power_times_factor(shifted));
 }
 

@@ -144,7 +144,7 @@ INLINE vec vec_power(vec i, vec n, int lift)
     const __m256i power = _mm256_add_epi32(
         _mm256_slli_epi32(k, SHIFT),
         _mm256_permutevar8x32_epi32(_mm256_add_epi32(roots, _mm256_set1_epi32(lift << 23)), k));
-    const vec above = _mm256_cmp_ps(n, vec_set(EXP2_LOW + 1), _CMP_NLT_UQ);
+    const vec above = _mm256_cmp_ps(n, vec_set(EXP2_LOW), _CMP_NLE_UQ);
     return _mm256_and_ps(above, _mm256_castsi256_ps(power));
 }
 

@@ -44,7 +44,7 @@ INLINE vec vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEARE
 /* NaN stays. */
 INLINE vec vec_ldexp(vec a, vec n)
 {
-    const vmask above = _mm512_cmp_ps_mask(n, _mm512_set1_ps(EXP2_LOW + 1), _CMP_NLT_UQ);
+    const vmask above = _mm512_cmp_ps_mask(n, _mm512_set1_ps(EXP2_LOW), _CMP_NLE_UQ);
     return _mm512_maskz_scalef_ps(above, a, n);
 }
 
@@ -217,7 +217,7 @@ INLINE vec vec_round(vec a) { return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEARE
 
 INLINE vec vec_ldexp(vec a, vec n)
 {
-    const vmask above = _mm512_cmp_pd_mask(n, _mm512_set1_pd(EXP2_LOW + 1), _CMP_NLT_UQ);
+    const vmask above = _mm512_cmp_pd_mask(n, _mm512_set1_pd(EXP2_LOW), _CMP_NLE_UQ);
     return _mm512_maskz_scalef_pd(above, a, n);
 }
 
