@@ -31,6 +31,8 @@ struct size {
 struct call {
     struct strided q, k, v, out, lse;
     struct whole whole;
+    double sink[1];
+    float sink_f32[1];
 };
 
 static double score_of(const struct rise *rise, int64_t j, int64_t from, struct rng *r)
@@ -48,8 +50,18 @@ static double value_of(attn_dtype type, uint64_t seed)
     return rng_chance(&r, 50) ? least : 1;
 }
 
+/* -inf, which is none, or in half of the problems whose values are 1 a sink above all scores: what
+ * it leaves to the keys may be far smaller than what their references let them sum to. */
+static double sink_of(attn_dtype type, const struct rise *rise, double value, uint64_t seed)
+{
+    struct rng r = rng_seeded(seed ^ UINT64_C(0x5e));
+    const double above = 20 + (type == ATTN_F64 ? 680 : 60) * rng_uniform(&r);
+    const bool given = value >= 1 && rng_chance(&r, 50);
+    return given ? round(fmax(rise->first, rise->later) + above) : -(double)INFINITY;
+}
+
 static struct call call_open(attn_dtype type, const struct size *size, const struct rise *rise,
-                             double value, struct rng *r)
+                             double value, double sink, struct rng *r)
 {
     static const double scales[] = {1, 0.125, 64};
     const double scale = RNG_PICK(r, scales);
@@ -63,6 +75,8 @@ static struct call call_open(attn_dtype type, const struct size *size, const str
     c.whole = whole_make(type, size->nq, size->nk, 1, 1, size->d, size->dv);
     c.whole.s.scale = scale;
     c.whole.s.exact = true;
+    c.sink[0] = sink;
+    c.sink_f32[0] = (float)sink;
     c.whole.s.causal = rng_chance(r, 30);
     for (int64_t i = 0; i < size->nq; i++) {
         for (int64_t n = 0; n < size->d; n++)
@@ -111,6 +125,8 @@ static attn_status call_run(struct call *c, attn_context *context, bool shaped)
     d.v = strided_input(&c->v);
     d.out = strided_output(&c->out);
     d.lse = strided_output(&c->lse);
+    d.sink.data = s->dtype == ATTN_F64 ? (const void *)c->sink : c->sink_f32;
+    d.sink.dtype = element_computing(s->dtype);
     if (shaped)
         d.bias = (attn_score_input){&zero, s->dtype, ATTN_BROADCAST, 0, 0, 0};
     return attn_forward(context, &d);
@@ -118,6 +134,7 @@ static attn_status call_run(struct call *c, attn_context *context, bool shaped)
 
 static bool call_is_right(struct call *c)
 {
+    c->whole.s.sink = c->sink;
     for (int64_t i = 0; i < c->whole.s.nq; i++)
         whole_result(&c->whole, i, &c->out, &c->lse, 0, i);
     return whole_faults(&c->whole) == 0;
@@ -129,7 +146,8 @@ static void test_rise(struct target *targets, int count, attn_dtype type, const 
 {
     struct rng r = rng_seeded(seed);
     const double value = value_of(type, seed);
-    struct call c = call_open(type, size, rise, value, &r);
+    const double sink = sink_of(type, rise, value, seed);
+    struct call c = call_open(type, size, rise, value, sink, &r);
     for (int t = 0; t < count; t++)
         for (int shaped = 0; shaped < 2; shaped++) {
             const attn_status status = call_run(&c, targets[t].context, shaped);
@@ -139,12 +157,11 @@ static void test_rise(struct target *targets, int count, attn_dtype type, const 
             }
             EXPECT(status == ATTN_OK && call_is_right(&c),
                    "rise --seed %lld --backend %s%s%s: %s, %lld rows, %lld keys of %lld, scores %g, "
-                   "later %g, scale %g, causal %d, bias %d, values %g: not within the budget",
-                   (long long)seed,
-                   targets[t].name, targets[t].isa ? " --isa " : "",
+                   "later %g, scale %g, causal %d, bias %d, values %g, sink %g: not within the "
+                   "budget", (long long)seed, targets[t].name, targets[t].isa ? " --isa " : "",
                    targets[t].isa ? targets[t].isa : "", element_name(type), (long long)size->nq,
                    (long long)size->nk, (long long)size->d, rise->first, rise->later,
-                   c.whole.s.scale, c.whole.s.causal, shaped, value);
+                   c.whole.s.scale, c.whole.s.causal, shaped, value, sink);
         }
     call_close(&c);
 }

@@ -31,9 +31,10 @@ static void make_probs(struct block *t, struct columns *c, int64_t k0, int64_t j
         draw_kept(t, k0, j0, j1);
     for (int v = 0; v < NV; v++) {
         const vec r = vec_load(t->r + v * VEC_N), by = vec_load(t->l + v * VEC_N);
+        const vec share = vec_load(t->sum + v * VEC_N);
         for (int64_t j = j0; j < j1; j++) {
             const vec s = vec_load(t->s + j * BQ + v * VEC_N);
-            vec p = vec_mul(probability(s, t->scale, r), by);
+            vec p = vec_mul(vec_mul(probability(s, t->scale, r), by), share);
             p = vec_select(vec_le(s, lowest), vec_zero(), p);
             if (dropout)
                 p = vec_select(vmask_of(t->kept[j] >> v * VEC_N), p, vec_zero());
@@ -95,6 +96,7 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
             const struct weight *w = weight_of(u, t->query[lane], t->head[lane]);
             t->r[lane] = w->r;
             t->l[lane] = w->by;
+            t->sum[lane] = w->share;
         }
         const struct attn_range see = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
         const int64_t lo = see.lo > k0 ? see.lo - k0 : 0, hi = min64(see.hi - k0, keys);

@@ -262,7 +262,7 @@ static void finish_row(const struct item *t, int64_t head_kv, int64_t r, real re
     const struct row row = row_at(t, head_kv, r);
     l = vec_first(final_sum(p, vec_set(ref), vec_set(l)));
     const struct outcome x = outcome_of(&row, ref, l);
-    const vec by = vec_set(factor_of_sums(x.by, o, t->dv, 1));
+    const vec by = vec_set(factor_of_sums(&x, l, o, t->dv, 1));
     const vmask none = vec_lt(by, vec_zero());
     vec bad = vec_zero();
     for (int64_t c = 0; c < t->value_room; c += VEC_N) {

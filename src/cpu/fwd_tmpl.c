@@ -241,8 +241,9 @@ static void settle(struct block *t, real *by, real *factor)
     }
     for (int64_t lane = 0; t->scaled && lane < t->rows; lane++) {
         const struct row row = row_of(t, lane);
-        by[lane] = outcome_of(&row, t->r[lane], t->l[lane]).by;
-        factor[lane] = factor_of_sums(by[lane], t->o + lane, t->dv, BQ);
+        const struct outcome x = outcome_of(&row, t->r[lane], t->l[lane]);
+        by[lane] = x.by;
+        factor[lane] = factor_of_sums(&x, t->l[lane], t->o + lane, t->dv, BQ);
     }
 }
 
@@ -264,9 +265,11 @@ static void finish(struct block *t)
     for (int64_t lane = 0; lane < t->rows; lane++) {
         const real r = t->r[lane], l = t->l[lane];
         const struct row row = row_of(t, lane);
-        if (p->lse.data)
-            store_lse(&row, outcome_of(&row, r, l).lse);
-        store_weight(&row, r, by[lane]);
+        if (p->lse.data || t->u->weights) {
+            const struct outcome x = outcome_of(&row, r, l);
+            store_lse(&row, x.lse);
+            store_weight(&row, r, l, &x);
+        }
         if (isnan(bad[lane]) && l > 0 && l < (real)INFINITY && by[lane] >= 0)
             careful_row(&row, t->o); /* where the sums were */
     }
@@ -427,7 +430,7 @@ static void unseeing(const struct attn_unit *u, struct attn_range queries)
             for (int64_t c = 0; !(x.by < 0) && c < p->head_dim_v; c++)
                 out[c] = elem_put(x.by); /* NaN */
             store_lse(&row, x.lse);
-            store_weight(&row, 0, x.by);
+            store_weight(&row, 0, 0, &x);
         }
 }
 

@@ -208,7 +208,7 @@ INLINE vec unless_small(vec a, vec least)
 
 /* The size of sums of values that `root`, multiplied in twice, makes denormal; 0 where a reference
  * stays. They count as 0, for the sake of speed: a row's weights come to WEIGHT_ONE and more, and
- * what such sums give is less than half of the least number there is. */
+ * what such sums give is less than half of the least number there is, but for dropout's scale. */
 INLINE vec least_kept(vec root)
 {
     const vec least = vec_div(vec_div(vec_set(LEAST_NORMAL), root), root);
@@ -257,9 +257,26 @@ INLINE elem *out_row(const struct row *t)
 
 /* What becomes of a row with reference `ref` and sum l. */
 struct outcome {
-    real by;  /* multiplies probabilities; below 0: out is 0, whatever values are */
-    real lse; /* if it is wanted */
+    real by;    /* multiplies probabilities; below 0: out is 0, whatever values are */
+    real share; /* where that is small, see is_small(): by l, what a sink leaves to the keys */
+    real lse;   /* if it is wanted */
 };
+
+/* Whether a factor of probabilities has lost digits, or WEIGHT_ONE would take some: beside a large
+ * sink, far above the reference that probabilities are relative to, it may be 0 where what it
+ * multiplies is as large. Then the sum divides first, and the share comes after. */
+INLINE bool is_small(real by) { return by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL; }
+
+/* The part of a row whose keys' LSE is `keys` that a sink leaves them. Their probabilities have a
+ * rounded scale alike, which cancels but here: `exact` times it is the given one. What rounds the
+ * difference comes back. */
+INLINE double share_beside(double sink, double keys, double exact)
+{
+    keys *= REAL_BITS == 32 ? exact : 1; /* in f64 that would be no more exact */
+    const double above = sink - keys, part = above - sink;
+    const double lost = (sink - (above - part)) - (keys + part);
+    return 1 / (1 + exp(above) * (isfinite(lost) ? 1 + lost : 1));
+}
 
 static __attribute__((unused)) struct outcome outcome_of(const struct row *t, real ref, real l)
 {
@@ -267,35 +284,41 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
     const double sink = attn_sink_of(p, t->head);
     const bool wanted = p->lse.data != NULL; /* logarithms take as long as some rows */
     const double scale = wanted || p->sink.data ? rounded_scale(p) : 0, at = (double)ref * scale;
-    struct outcome r = {l == 0 ? -1 : 1 / l, (real)-INFINITY};
+    double by = l == 0 ? -1 : 1 / (double)l, share = 1;
+    struct outcome r = {.lse = (real)-INFINITY};
     if (wanted && l != 0) /* the product's rounding comes back: its parts may cancel */
         r.lse = (real)(at + log((double)l) + (isfinite(at) ? fma((double)ref, scale, -at) : 0));
     if (isnan(sink)) {
-        r.by = r.lse = (real)sink;
+        by = sink;
+        r.lse = (real)sink;
     } else if (sink > -(double)INFINITY && !isnan(l)) {
         const double top = l == 0 ? sink : fmax(at, sink);
         const double weight = l == 0 ? 0 : exp(at - top);
         const double total = weight == 0 ? exp(sink - top) : weight * (double)l + exp(sink - top);
         const bool all = sink == (double)INFINITY;
-        r.by = all || l == 0 ? -1 : (real)(weight / total);
+        share = share_beside(sink, at + log((double)l), score_scale(p) / scale);
+        by = all || l == 0 ? -1 : share / (double)l;
         if (wanted)
             r.lse = all ? (real)INFINITY : (real)(top + log(total));
     }
-    if (p->dropout.on && r.by >= 0)
-        r.by = p->dropout.scale == 0 ? -1 : (real)((double)r.by * p->dropout.scale);
+    if (p->dropout.on && by >= 0) {
+        by = p->dropout.scale == 0 ? -1 : by * p->dropout.scale;
+        share *= p->dropout.scale;
+    }
+    r.by = (real)by;
+    r.share = (real)share;
     return r;
 }
 
-/* What is left to multiply a row's sums of weighed values by, n of them `step` apart, where `by`
- * multiplies probabilities. A factor that WEIGHT_ONE makes denormal, beside a large sink, would lose
- * digits: then the sums are divided. */
-INLINE real factor_of_sums(real by, real *sums, int64_t n, int64_t step)
+/* What is left to multiply the sums of weighed values by, n of them `step` apart, of a row whose
+ * weights sum to WEIGHT_ONE l. */
+INLINE real factor_of_sums(const struct outcome *x, real l, real *sums, int64_t n, int64_t step)
 {
-    if (!(by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL))
-        return by / WEIGHT_ONE;
+    if (!is_small(x->by))
+        return x->by / WEIGHT_ONE;
     for (int64_t c = 0; c < n; c++)
-        sums[c * step] /= WEIGHT_ONE;
-    return by;
+        sums[c * step] *= 1 / WEIGHT_ONE / l;
+    return x->share;
 }
 
 /* The LSE, if wanted. */
@@ -306,9 +329,9 @@ INLINE void store_lse(const struct row *t, real lse)
         *(real *)attn_view_at(&p->lse, &p->query, t->u->b, t->query, t->head, sizeof(real)) = lse;
 }
 
-/* How scores of a row become probabilities: by its reference, and a factor. */
+/* How scores of a row become probabilities: by its reference, and two factors. */
 struct weight {
-    real r, by;
+    real r, by, share;
 };
 
 INLINE struct weight *weight_of(const struct attn_unit *u, int64_t query, int64_t head)
@@ -318,10 +341,12 @@ INLINE struct weight *weight_of(const struct attn_unit *u, int64_t query, int64_
            (attn_token_of(&p->query, u->b) + query) * p->heads_q + head;
 }
 
-INLINE void store_weight(const struct row *t, real r, real by)
+INLINE void store_weight(const struct row *t, real r, real l, const struct outcome *x)
 {
+    const bool small = is_small(x->by);
     if (t->u->weights)
-        *weight_of(t->u, t->query, t->head) = (struct weight){r, by < 0 ? 0 : by};
+        *weight_of(t->u, t->query, t->head) = (struct weight){
+            r, small ? 1 / l : x->by < 0 ? 0 : x->by, small ? x->share : 1};
 }
 
 /* VEC_N words from c on of a row of d elements, 0 past its end. */
