@@ -8,13 +8,15 @@ static struct truth_values values_of(const struct truth_seq *s)
 {
     const size_t rows = (size_t)(s->hq * s->nq), width = (size_t)s->dv;
     return (struct truth_values){.out = test_alloc(rows * width * sizeof(long double)),
-                                 .lse = test_alloc(rows * sizeof(long double))};
+                                 .lse = test_alloc(rows * sizeof(long double)),
+                                 .sums = test_alloc((size_t)(s->hq * s->nk) * sizeof(long double))};
 }
 
 static void values_free(struct truth_values *v)
 {
     free(v->out);
     free(v->lse);
+    free(v->sums);
 }
 
 struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, int64_t hkv,
@@ -27,6 +29,7 @@ struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, in
     w.s.v = test_alloc((size_t)(hkv * nk * dv) * sizeof *w.s.v);
     w.out = test_alloc((size_t)(hq * nq * dv) * sizeof *w.out);
     w.lse = test_alloc((size_t)(hq * nq) * sizeof *w.lse);
+    w.sums = test_alloc((size_t)(hq * nk) * sizeof *w.sums);
     return w;
 }
 
@@ -37,9 +40,11 @@ void whole_free(struct whole *w)
     free(w->s.v);
     free(w->out);
     free(w->lse);
+    free(w->sums);
     values_free(&w->truth);
     free(w->out_allowed);
     free(w->lse_allowed);
+    free(w->sums_allowed);
 }
 
 void whole_query(struct whole *w, int64_t i, const struct strided *q, int64_t b, int64_t token)
@@ -72,17 +77,22 @@ void whole_result(struct whole *w, int64_t i, const struct strided *out, const s
 }
 
 /* Raises what each head is allowed to what one order of the plain loops asks for. */
-static void allow(const struct truth_seq *s, const struct truth_values *truth, int order,
-                  long double *out, long double *lse)
+static void allow(struct whole *w, int order)
 {
+    const struct truth_seq *s = &w->s;
+    const struct truth_values *truth = &w->truth;
+    long double *const out = w->out_allowed, *const lse = w->lse_allowed;
+    long double *const sums = w->sums_allowed;
     struct truth_values eager = values_of(s);
     truth_eager_in_type(s, order, &eager);
     for (int64_t h = 0; h < s->hq; h++) {
-        const int64_t l = h * s->nq, o = l * s->dv;
+        const int64_t l = h * s->nq, o = l * s->dv, k = h * s->nk;
         out[h] = fmaxl(out[h], compare_allowed(COMPARE_OUT, s->dtype, truth->out + o, eager.out + o,
                                                s->nq * s->dv));
         lse[h] = fmaxl(lse[h], compare_allowed(COMPARE_LSE, s->dtype, truth->lse + l, eager.lse + l,
                                                s->nq));
+        sums[h] = fmaxl(sums[h], compare_allowed(COMPARE_SUMS, s->dtype, truth->sums + k,
+                                                 eager.sums + k, s->nk));
     }
     values_free(&eager);
 }
@@ -93,9 +103,10 @@ static void know(struct whole *w)
     w->truth = values_of(s);
     w->out_allowed = test_alloc((size_t)s->hq * sizeof *w->out_allowed);
     w->lse_allowed = test_alloc((size_t)s->hq * sizeof *w->lse_allowed);
+    w->sums_allowed = test_alloc((size_t)s->hq * sizeof *w->sums_allowed);
     truth_compute(s, &w->truth);
     for (int order = 0; order < BUDGET_ORDERS; order++)
-        allow(s, &w->truth, order, w->out_allowed, w->lse_allowed);
+        allow(w, order);
 }
 
 int64_t whole_faults(struct whole *w)
@@ -106,8 +117,11 @@ int64_t whole_faults(struct whole *w)
     if (!w->truth.out)
         know(w);
     for (int64_t h = 0; h < s->hq; h++) {
-        const int64_t l = h * s->nq, o = l * s->dv;
-        faults += !compare_values(COMPARE_OUT, w->truth.out + o, w->out_allowed[h], w->out + o,
+        const int64_t l = h * s->nq, o = l * s->dv, k = h * s->nk;
+        faults += (w->summed && !compare_values(COMPARE_SUMS, w->truth.sums + k,
+                                                w->sums_allowed[h], w->sums + k, s->nk, NULL,
+                                                &fault)) ||
+                  !compare_values(COMPARE_OUT, w->truth.out + o, w->out_allowed[h], w->out + o,
                                   s->nq * s->dv, NULL, &fault) ||
                   !compare_values(COMPARE_LSE, w->truth.lse + l, w->lse_allowed[h], w->lse + l,
                                   s->nq, NULL, &fault);

@@ -9,8 +9,10 @@
 struct whole {
     struct truth_seq s; /* causal, bottom-right, unless it is changed */
     double *out, *lse;  /* what was computed: [hq][nq][dv], [hq][nq] */
-    struct truth_values truth;             /* once it is known */
-    long double *out_allowed, *lse_allowed; /* [hq], likewise */
+    double *sums;       /* and key_sums, [hq][nk]; whole_faults() looks at them if `summed` */
+    bool summed;
+    struct truth_values truth; /* once it is known */
+    long double *out_allowed, *lse_allowed, *sums_allowed; /* [hq], likewise */
 };
 
 struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, int64_t hkv,

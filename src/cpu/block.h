@@ -41,10 +41,10 @@ struct block {
     bool begun;  /* o holds sums */
     bool scaled; /* sinks or dropout change what the sums are multiplied by */
     int64_t dv, dv_panels; /* dv rounded up to MR / 2 */
-    real *p;     /* [room / PAIR][BQ] probabilities of the tile, as words */
+    real *p;     /* [room / PAIR][BQ] weights of the tile, as words */
     real *o;     /* [dv][BQ] sums of p v */
     real *r;     /* [BQ] references, scores */
-    real *limit; /* [BQ] of sums of MR probabilities */
+    real *limit; /* [BQ] of sums of MR weights */
     real *l;     /* [BQ] sums of p */
     real *sum;   /* [BQ] of those keys of the tile in work that are not in l yet */
     elem *out[BQ];

@@ -122,8 +122,8 @@ static void rescale(const struct item *t, const struct head *h, int64_t n, int64
     }
 }
 
-/* Sets the references of rows that have none or whose probabilities, `before`, are too large,
- * rescales what was made with the old ones, and returns the probabilities. */
+/* Sets the references of rows that have none or whose weights, `before`, are too large,
+ * rescales what was made with the old ones, and returns the weights. */
 static NOINLINE vec raise_references(const struct item *t, const struct head *h, int64_t n, vec s,
                                      vec before)
 {

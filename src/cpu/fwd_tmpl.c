@@ -9,8 +9,8 @@
  *
  * The softmax works in powers of two, relative to a reference per row that is not always the
  * maximum: it comes from the first keys that the row sees, and is raised only if the weights of MR
- * keys sum to more than a limit (see limit_of()). Each row decides that for itself, and a
- * row that keeps its reference is multiplied by 1, so that no row's bits depend on another's.
+ * keys sum to more than a limit (see limit_of()). Each row decides that for itself, and a row that
+ * keeps its reference is multiplied by 1, so that no row's bits depend on another's.
  *
  * What a row does not see gets the score -inf, hence the probability 0. A value it does not see
  * may be NaN, and 0 * NaN is NaN: packing notes the tiles that hold such values, and where a row of
@@ -227,50 +227,47 @@ static struct row row_of(const struct block *t, int64_t lane)
     return row;
 }
 
-/* What the probabilities of each lane are multiplied by, or a number below 0, as in struct outcome,
- * and what the sums of values are; t->l becomes final. */
-static void settle(struct block *t, real *by, real *factor)
+/* What the sums of values of each lane are multiplied by, or a number below 0, as in struct
+ * outcome; t->l becomes final. `x` takes what becomes of each row where that is `wanted`. */
+static void settle(struct block *t, real *factor, struct outcome *x, bool wanted)
 {
     for (int64_t lane = 0; lane < BQ; lane += VEC_N) {
         const vec l = final_sum(t->u->p, vec_load(t->r + lane), vec_load(t->l + lane));
-        const vec inverse = vec_div(vec_set(1), l);
-        const vec each = vec_select(vec_le(l, vec_zero()), vec_set(-1), inverse);
+        const vec inverse = vec_mul(vec_div(vec_set(1), l), vec_set(1 / WEIGHT_ONE));
         vec_store(t->l + lane, l);
-        vec_store(by + lane, each);
-        vec_store(factor + lane, vec_mul(each, vec_set(1 / WEIGHT_ONE)));
+        vec_store(factor + lane, vec_select(vec_le(l, vec_zero()), vec_set(-1), inverse));
     }
-    for (int64_t lane = 0; t->scaled && lane < t->rows; lane++) {
+    for (int64_t lane = 0; wanted && lane < t->rows; lane++) {
         const struct row row = row_of(t, lane);
-        const struct outcome x = outcome_of(&row, t->r[lane], t->l[lane]);
-        by[lane] = x.by;
-        factor[lane] = factor_of_sums(&x, t->l[lane], t->o + lane, t->dv, BQ);
+        x[lane] = outcome_of(&row, t->r[lane], t->l[lane]);
+        factor[lane] = factor_of_sums(&x[lane], t->l[lane], t->o + lane, t->dv, BQ);
     }
 }
 
 static void finish(struct block *t)
 {
-    const struct attn_problem *p = t->u->p;
-    real bad[BQ], by[BQ], factor[BQ];
+    const bool wanted = t->scaled || t->u->p->lse.data || t->u->weights;
+    real bad[BQ], factor[BQ];
+    struct outcome x[BQ];
     if (!t->begun)
         memset(t->o, 0, (size_t)(t->dv_panels * BQ) * sizeof *t->o);
-    settle(t, by, factor);
+    settle(t, factor, x, wanted);
     bool finite = true;
     for (int64_t lane = 0; lane < t->rows; lane += VEC_N) {
         store_lanes(t->out + lane, min64(VEC_N, t->rows - lane), t->o + lane, t->dv,
                     factor + lane, bad + lane);
         finite = finite && vmask_all(vec_le(vec_load(bad + lane), vec_zero()));
     }
-    if (finite && !p->lse.data && !t->u->weights)
+    if (finite && !wanted)
         return;
     for (int64_t lane = 0; lane < t->rows; lane++) {
-        const real r = t->r[lane], l = t->l[lane];
+        const real l = t->l[lane];
         const struct row row = row_of(t, lane);
-        if (p->lse.data || t->u->weights) {
-            const struct outcome x = outcome_of(&row, r, l);
-            store_lse(&row, x.lse);
-            store_weight(&row, r, l, &x);
+        if (wanted) {
+            store_lse(&row, x[lane].lse);
+            store_weight(&row, t->r[lane], l, &x[lane]);
         }
-        if (isnan(bad[lane]) && l > 0 && l < (real)INFINITY && by[lane] >= 0)
+        if (isnan(bad[lane]) && l > 0 && l < (real)INFINITY && factor[lane] >= 0)
             careful_row(&row, t->o); /* where the sums were */
     }
 }

@@ -258,7 +258,7 @@ INLINE elem *out_row(const struct row *t)
 /* What becomes of a row with reference `ref` and sum l. */
 struct outcome {
     real by;    /* multiplies probabilities; below 0: out is 0, whatever values are */
-    real share; /* where that is small, see is_small(): by l, what a sink leaves to the keys */
+    real share; /* by l: what a sink leaves to the keys, times dropout's scale; see is_small() */
     real lse;   /* if it is wanted */
 };
 
@@ -267,15 +267,33 @@ struct outcome {
  * multiplies is as large. Then the sum divides first, and the share comes after. */
 INLINE bool is_small(real by) { return by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL; }
 
-/* The part of a row whose keys' LSE is `keys` that a sink leaves them. Their probabilities have a
- * rounded scale alike, which cancels but here: `exact` times it is the given one. What rounds the
- * difference comes back. */
-INLINE double share_beside(double sink, double keys, double exact)
+/* What a finite sink leaves to the keys of a row with reference `ref` and sum l. What rounds its
+ * distance from the reference comes back. Probabilities have the rounded scale alike, which cancels
+ * but here: the reference's score takes the given one, and l is corrected by its size. */
+INLINE double share_beside(const struct attn_problem *p, double sink, double ref, double l)
 {
-    keys *= REAL_BITS == 32 ? exact : 1; /* in f64 that would be no more exact */
-    const double above = sink - keys, part = above - sink;
-    const double lost = (sink - (above - part)) - (keys + part);
-    return 1 / (1 + exp(above) * (isfinite(lost) ? 1 + lost : 1));
+    const double scale = score_scale(p), at = ref * scale, first = sink - at, part = first - sink;
+    double lost = (sink - (first - part)) - (at + part) - fma(ref, scale, -at), above = first;
+    if (isfinite(lost)) {
+        above = first + lost;
+        lost -= above - first;
+    } else {
+        lost = 0;
+    }
+    if (REAL_BITS == 32 && l > 0)
+        lost -= ilogb(l) / LOG2E * (scale / rounded_scale(p) - 1);
+    if (above <= 0)
+        return 1 / (1 + exp(above) * (1 + lost) / l);
+    const double root = above > 700 ? exp(above / -2) : 1; /* or it would be denormal */
+    const double odds = l * (above > 700 ? root : exp(-above)) * (1 - lost) * root;
+    return odds < 1 ? odds / (1 + odds) : 1 / (1 + 1 / odds);
+}
+
+/* The LSE of a row with a finite sink, reference `at` and sum l. */
+INLINE double lse_beside(double sink, double at, double l)
+{
+    const double top = l == 0 ? sink : fmax(at, sink), weight = l == 0 ? 0 : exp(at - top);
+    return top + log(weight == 0 ? exp(sink - top) : weight * l + exp(sink - top));
 }
 
 static __attribute__((unused)) struct outcome outcome_of(const struct row *t, real ref, real l)
@@ -283,7 +301,7 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
     const struct attn_problem *p = t->u->p;
     const double sink = attn_sink_of(p, t->head);
     const bool wanted = p->lse.data != NULL; /* logarithms take as long as some rows */
-    const double scale = wanted || p->sink.data ? rounded_scale(p) : 0, at = (double)ref * scale;
+    const double scale = wanted ? rounded_scale(p) : 0, at = (double)ref * scale;
     double by = l == 0 ? -1 : 1 / (double)l, share = 1;
     struct outcome r = {.lse = (real)-INFINITY};
     if (wanted && l != 0) /* the product's rounding comes back: its parts may cancel */
@@ -292,14 +310,11 @@ static __attribute__((unused)) struct outcome outcome_of(const struct row *t, re
         by = sink;
         r.lse = (real)sink;
     } else if (sink > -(double)INFINITY && !isnan(l)) {
-        const double top = l == 0 ? sink : fmax(at, sink);
-        const double weight = l == 0 ? 0 : exp(at - top);
-        const double total = weight == 0 ? exp(sink - top) : weight * (double)l + exp(sink - top);
         const bool all = sink == (double)INFINITY;
-        share = share_beside(sink, at + log((double)l), score_scale(p) / scale);
+        share = all ? 0 : share_beside(p, sink, (double)ref, (double)l);
         by = all || l == 0 ? -1 : share / (double)l;
         if (wanted)
-            r.lse = all ? (real)INFINITY : (real)(top + log(total));
+            r.lse = all ? (real)INFINITY : (real)lse_beside(sink, at, (double)l);
     }
     if (p->dropout.on && by >= 0) {
         by = p->dropout.scale == 0 ? -1 : by * p->dropout.scale;

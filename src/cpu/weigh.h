@@ -84,7 +84,7 @@ INLINE bool goes_beside(const struct block *t, const struct place *at)
                             : in_steps(t);
 }
 
-/* Stores the probabilities p of MR keys of vector v, the first of them j; returns their sum. */
+/* Stores the weights p of MR keys of vector v, the first of them j; returns their sum. */
 INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 {
     UNROLL for (int i = 0; i < MR; i += PAIR)
@@ -128,7 +128,7 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
     vec_store(t->sum + v * VEC_N, lower(vec_load(t->sum + v * VEC_N), root, lightest));
 }
 
-/* Of MR scores from j on, which lie in t->s, lanes of vector v whose probabilities sum to too much,
+/* Of MR scores from j on, which lie in t->s, lanes of vector v whose weights sum to too much,
  * or to what is not a number, get the firm reference next to the largest. Returns the sums that
  * they have then. j0 is where the tile starts. */
 static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
@@ -142,7 +142,7 @@ static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int 
     return exp_scores(t, j, v);
 }
 
-/* The softmax of scores j .. j1 - 1, which lie in t->s: probabilities to t->p, sums to t->sum. */
+/* The softmax of scores j .. j1 - 1, which lie in t->s: weights to t->p, sums to t->sum. */
 static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 {
     bool begun = false;
