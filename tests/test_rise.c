@@ -20,6 +20,7 @@ enum { PROBLEMS = 432, TILE = 192 /* keys, at most */ };
 struct rise {
     double first, later;
     int every;
+    bool coarse; /* multiples of 1/1024: references far below such scores stay */
 };
 
 /* Of one head. 64 numbers are enough for probabilities beside the next products; 300 keys are more
@@ -38,7 +39,8 @@ struct call {
 static double score_of(const struct rise *rise, int64_t j, int64_t from, struct rng *r)
 {
     const bool later = j >= from && rng_below(r, rise->every) == 0;
-    return later ? rise->later + 2 * rng_uniform(r) : rise->first + rng_normal(r);
+    const double score = later ? rise->later + 2 * rng_uniform(r) : rise->first + rng_normal(r);
+    return rise->coarse ? round(score * 1024) / 1024 : score;
 }
 
 /* The size of values: 1, or in half of the problems in f32 and f64 a denormal number, which no
@@ -50,25 +52,28 @@ static double value_of(attn_dtype type, uint64_t seed)
     return rng_chance(&r, 50) ? least : 1;
 }
 
-/* -inf, which is none, or in half of the problems whose values are 1 a sink: far above all scores,
+/* -inf, which is none, or in most problems whose values are 1 a sink: far above all scores,
  * so that what it leaves to the keys may be far smaller than what their references let them sum to;
  * or near them; or as far as can be. */
 static double sink_of(attn_dtype type, const struct rise *rise, double value, uint64_t seed)
 {
     struct rng r = rng_seeded(seed ^ UINT64_C(0x5e));
     const double most = fmax(rise->first, rise->later);
-    const double above = 20 + (type == ATTN_F64 ? 720 : 60) * rng_uniform(&r);
+    const bool farthest = type == ATTN_F64 && rng_chance(&r, 50);
+    const double above = (farthest ? 645 : 20) + 60 * rng_uniform(&r);
     const double near = 10 * rng_normal(&r), huge = rng_chance(&r, 50) ? 1e30 : -1e30;
     const int64_t kind = value >= 1 ? rng_below(&r, 10) : 10;
     const double sink = kind < 2 ? most + near : kind < 3 ? huge : most + above;
-    return kind < 5 ? (double)(float)sink : -(double)INFINITY;
+    return kind < 7 ? (double)(float)sink : -(double)INFINITY;
 }
 
-/* In some problems in f64 all scores lie so high that their own rounding shows. */
-static double height_of(attn_dtype type, uint64_t seed)
+/* The rise of a problem: in some in f64 all scores lie so high that their own rounding shows. */
+static struct rise risen(attn_dtype type, struct rise rise, uint64_t seed)
 {
     struct rng r = rng_seeded(seed ^ UINT64_C(0x48));
-    return type == ATTN_F64 && rng_chance(&r, 40) ? 5000 * rng_normal(&r) : 0;
+    const double height = type == ATTN_F64 && rng_chance(&r, 40) ? 5000 * rng_normal(&r) : 0;
+    return (struct rise){rise.first + height, rise.later + height, rise.every,
+                         rng_chance(&r, 50)};
 }
 
 static struct call call_open(attn_dtype type, const struct size *size, const struct rise *rise,
@@ -164,14 +169,13 @@ static bool call_is_right(struct call *c, enum extra extra)
 
 /* All targets on the same arrays. */
 static void test_rise(struct target *targets, int count, attn_dtype type, const struct size *size,
-                      const struct rise *rise, uint64_t seed)
+                      const struct rise *given, uint64_t seed)
 {
+    const struct rise rise = risen(type, *given, seed);
     struct rng r = rng_seeded(seed);
     const double value = value_of(type, seed);
-    const double height = height_of(type, seed);
-    const struct rise risen = {rise->first + height, rise->later + height, rise->every};
-    const double sink = sink_of(type, &risen, value, seed);
-    struct call c = call_open(type, size, &risen, value, sink, &r);
+    const double sink = sink_of(type, &rise, value, seed);
+    struct call c = call_open(type, size, &rise, value, sink, &r);
     for (int t = 0; t < count; t++)
         for (int extra = 0; extra < EXTRAS; extra++) {
             const attn_status status = call_run(&c, targets[t].context, extra);
@@ -184,7 +188,7 @@ static void test_rise(struct target *targets, int count, attn_dtype type, const 
                    "later %g, scale %g, causal %d, extra %d, values %g, sink %g: not within the "
                    "budget", (long long)seed, targets[t].name, targets[t].isa ? " --isa " : "",
                    targets[t].isa ? targets[t].isa : "", element_name(type), (long long)size->nq,
-                   (long long)size->nk, (long long)size->d, risen.first, risen.later,
+                   (long long)size->nk, (long long)size->d, rise.first, rise.later,
                    c.whole.s.scale, c.whole.s.causal, extra, value, sink);
         }
     call_close(&c);
@@ -200,8 +204,12 @@ static void test_problem(struct target *targets, int count, uint64_t n)
         {52, 60, 64, 3}, {26, 160, 64, 9}, {33, 300, 16, 8}, {1, 1100, 64, 8},
     };
     static const struct rise rises[RISES] = {
-        {0, 5, 15},   {0, 12, 15},  {0, 33, 15},    {0, 33, 2},  {3, 36, 15},    {20, 58, 15},
-        {-5, 33, 15}, {-30, 5, 15}, {-60, -25, 15}, {0, 90, 15}, {100, 137, 15}, {0, -40, 2},
+        {.first = 0, .later = 5, .every = 15},     {.first = 0, .later = 12, .every = 15},
+        {.first = 0, .later = 33, .every = 15},    {.first = 0, .later = 33, .every = 2},
+        {.first = 3, .later = 36, .every = 15},    {.first = 20, .later = 58, .every = 15},
+        {.first = -5, .later = 33, .every = 15},   {.first = -30, .later = 5, .every = 15},
+        {.first = -60, .later = -25, .every = 15}, {.first = 0, .later = 90, .every = 15},
+        {.first = 100, .later = 137, .every = 15}, {.first = 0, .later = -40, .every = 2},
     };
     const uint64_t at = n * STEP;
     test_rise(targets, count, types[at % TYPES], &sizes[at / TYPES % SIZES],

@@ -64,10 +64,9 @@ struct weighing {
 
 static struct weighing weighing_of(double scale, real reference)
 {
-    static const double LOG2E_REST = 0x1.777d0ffda0d24p-56, LN2 = 0x1.62e42fefa39efp-1;
-    const double c = scale * LOG2E, lost = fma(scale, LOG2E, -c) + scale * LOG2E_REST;
+    static const double LN2 = 0x1.62e42fefa39efp-1;
     struct weighing w = {.reference = vec_set(reference), .scale = exponent_of(scale)};
-    w.rest = vec_set((real)((c - (double)w.scale.by + lost) * LN2));
+    w.rest = vec_set((real)(exponent_lost(scale) * LN2));
     return w;
 }
 

@@ -267,25 +267,18 @@ struct outcome {
  * multiplies is as large. Then the sum divides first, and the share comes after. */
 INLINE bool is_small(real by) { return by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL; }
 
-/* What a finite sink leaves to the keys of a row with reference `ref` and sum l. What rounds its
- * distance from the reference comes back. Probabilities have the rounded scale alike, which cancels
- * but here: the reference's score takes the given one, and l is corrected by its size. */
+/* What a finite sink leaves to the keys of a row with reference `ref` and sum l. Probabilities have
+ * the rounded scale alike, which cancels but here: the reference's score takes the given one, and l
+ * is corrected by its size. */
 INLINE double share_beside(const struct attn_problem *p, double sink, double ref, double l)
 {
-    const double scale = score_scale(p), at = ref * scale, first = sink - at, part = first - sink;
-    double lost = (sink - (first - part)) - (at + part) - fma(ref, scale, -at), above = first;
-    if (isfinite(lost)) {
-        above = first + lost;
-        lost -= above - first;
-    } else {
-        lost = 0;
-    }
-    if (REAL_BITS == 32 && l > 0)
-        lost -= ilogb(l) / LOG2E * (scale / rounded_scale(p) - 1);
+    const double scale = score_scale(p), above = sink - ref * scale;
+    if (l > 0)
+        l += l * ilogb(l) / LOG2E * (exponent_lost(scale) / (double)score_exponent(p).by);
     if (above <= 0)
-        return 1 / (1 + exp(above) * (1 + lost) / l);
+        return 1 / (1 + exp(above) / l);
     const double root = above > 700 ? exp(above / -2) : 1; /* or it would be denormal */
-    const double odds = l * (above > 700 ? root : exp(-above)) * (1 - lost) * root;
+    const double odds = l * (above > 700 ? root : exp(-above)) * root;
     return odds < 1 ? odds / (1 + odds) : 1 / (1 + 1 / odds);
 }
 

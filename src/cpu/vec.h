@@ -58,6 +58,7 @@
 #ifndef ATTN_CPU_VEC_H
 #define ATTN_CPU_VEC_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -157,6 +158,14 @@ INLINE struct exponent exponent_of(double scale)
     const double c = scale * LOG2E;
     const struct exponent e = {(real)c, (real)(EXP2_LOW / c)};
     return e;
+}
+
+/* What its rounding takes from exponent_of(scale).by. */
+INLINE double exponent_lost(double scale)
+{
+    static const double LOG2E_REST = 0x1.777d0ffda0d24p-56;
+    const double c = scale * LOG2E;
+    return c - (double)(real)c + fma(scale, LOG2E, -c) + scale * LOG2E_REST;
 }
 
 /* The argument of vec_exp2() or exp2_begin() for an x that may be -inf, or so far below 0 that its
