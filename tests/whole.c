@@ -105,17 +105,24 @@ static void know(struct whole *w)
     w->lse_allowed = test_alloc((size_t)s->hq * sizeof *w->lse_allowed);
     w->sums_allowed = test_alloc((size_t)s->hq * sizeof *w->sums_allowed);
     truth_compute(s, &w->truth);
-    for (int order = 0; order < BUDGET_ORDERS; order++)
-        allow(w, order);
+    allow(w, w->orders++);
 }
 
-int64_t whole_faults(struct whole *w)
+/* Allows what twice as many orders ask for; whether there are more. */
+static bool widen(struct whole *w)
+{
+    const int before = w->orders;
+    while (w->orders < 2 * before && w->orders < BUDGET_ORDERS)
+        allow(w, w->orders++);
+    return w->orders > before;
+}
+
+/* Heads with a fault by what is allowed so far. */
+static int64_t count_faults(const struct whole *w)
 {
     const struct truth_seq *s = &w->s;
     struct compare_fault fault;
     int64_t faults = 0;
-    if (!w->truth.out)
-        know(w);
     for (int64_t h = 0; h < s->hq; h++) {
         const int64_t l = h * s->nq, o = l * s->dv, k = h * s->nk;
         faults += (w->summed && !compare_values(COMPARE_SUMS, w->truth.sums + k,
@@ -126,5 +133,15 @@ int64_t whole_faults(struct whole *w)
                   !compare_values(COMPARE_LSE, w->truth.lse + l, w->lse_allowed[h], w->lse + l,
                                   s->nq, NULL, &fault);
     }
+    return faults;
+}
+
+int64_t whole_faults(struct whole *w)
+{
+    if (!w->truth.out)
+        know(w);
+    int64_t faults = count_faults(w);
+    while (faults > 0 && widen(w))
+        faults = count_faults(w);
     return faults;
 }

@@ -13,6 +13,7 @@ struct whole {
     bool summed;
     struct truth_values truth; /* once it is known */
     long double *out_allowed, *lse_allowed, *sums_allowed; /* [hq], likewise */
+    int orders; /* of the plain loops that these go by so far */
 };
 
 struct whole whole_make(attn_dtype dtype, int64_t nq, int64_t nk, int64_t hq, int64_t hkv,
