@@ -13,7 +13,7 @@
 #include "strided.h"
 #include "whole.h"
 
-enum { PROBLEMS = 432, TILE = 192 /* keys, at most */ };
+enum { FEW_KEYS = 432, PROBLEMS = 480, TILE = 192 /* keys, at most */, MANY = 2000 };
 
 /* Scores are `first` and a normal number; those of one key in `every`, behind the first 20 or a
  * first tile of them, are `later` and up to 2 more, so that several of a row count. */
@@ -24,7 +24,9 @@ struct rise {
 };
 
 /* Of one head. 64 numbers are enough for probabilities beside the next products; 300 keys are more
- * than a tile, 1100 than what one thread does alone for few rows. */
+ * than a tile, 1100 than what one thread does alone for few rows; 3900 are so many that sums of
+ * them may be large enough for one more of the smaller ones to be lost in it, though all of these
+ * are not small. */
 struct size {
     int64_t nq, nk, d, dv;
 };
@@ -79,6 +81,7 @@ static struct rise risen(attn_dtype type, struct rise rise, uint64_t seed)
 static struct call call_open(attn_dtype type, const struct size *size, const struct rise *rise,
                              double value, double sink, struct rng *r)
 {
+    const bool agree = size->nk > MANY; /* on the sign of values: sums grow with every key */
     static const double scales[] = {1, 0.125, 64};
     const double scale = RNG_PICK(r, scales);
     const int64_t from = value < 1 && size->nk > TILE ? TILE + 8 : 20;
@@ -105,7 +108,7 @@ static struct call call_open(attn_dtype type, const struct size *size, const str
         for (int64_t n = 0; n < size->d; n++)
             strided_set(&c.k, 0, j, 0, n, score_of(rise, j, from, r) / scale);
         for (int64_t n = 0; n < size->dv; n++)
-            strided_set(&c.v, 0, j, 0, n, rng_chance(r, 50) ? value : -value);
+            strided_set(&c.v, 0, j, 0, n, rng_chance(r, 50) || agree ? value : -value);
         whole_key(&c.whole, j, &c.k, &c.v, 0, j);
     }
     return c;
@@ -211,7 +214,13 @@ static void test_problem(struct target *targets, int count, uint64_t n)
         {.first = -60, .later = -25, .every = 15}, {.first = 0, .later = 90, .every = 15},
         {.first = 100, .later = 137, .every = 15}, {.first = 0, .later = -40, .every = 2},
     };
+    static const struct size many = {36, 3900, 8, 3};
     const uint64_t at = n * STEP;
+    if (n % PROBLEMS >= FEW_KEYS) {
+        const uint64_t left = n % PROBLEMS - FEW_KEYS;
+        test_rise(targets, count, types[left % TYPES], &many, &rises[left / TYPES % RISES], n);
+        return;
+    }
     test_rise(targets, count, types[at % TYPES], &sizes[at / TYPES % SIZES],
               &rises[at / TYPES / SIZES % RISES], n);
 }

@@ -113,42 +113,61 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
                 t->seen[j] &= ~(UINT32_C(1) << lane);
 }
 
-/* o += p v over the last `columns` columns of keys j0 .. j1 - 1 of a tile that is used where it
- * lies. Those of them that are in a panel before stay as they are. */
-INLINE void mix_last(struct block *t, const struct place *at, int64_t j0, int64_t j1, int columns,
-                     int nv)
+/* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile that is used where it lies.
+ * Where fewer are left, those before are computed once more, and stay as they are. */
+INLINE void mix_direct(struct block *t, const struct place *at, enum sums sums, int64_t c,
+                       int64_t j0, int64_t j1, int columns, int nv)
 {
-    const int64_t first = t->dv - columns, step = at->value_step;
-    const size_t again = (size_t)((t->dv / MR * MR - first) * BQ) * sizeof(real);
-    real kept[MR * BQ], *o = t->o + first * BQ;
-    memcpy(kept, o, again);
-    mix_panel(t, o, t->begun, at->values + first, step, 0, t->p, j0, j1, false, columns, nv);
-    memcpy(o, kept, again);
+    const int64_t again = max64(c + columns - t->dv, 0), first = c - again;
+    const size_t bytes = (size_t)(again * BQ) * sizeof(real);
+    real kept[MR * BQ], *const o = t->o + first * BQ;
+    if (again > 0)
+        memcpy(kept, o, bytes);
+    mix_panel(t, o, sums, at->values + first, at->value_step, 0, t->p, j0, j1, false, columns, nv);
+    if (again > 0)
+        memcpy(o, kept, bytes);
 }
 
-/* o += p v over keys j0 .. j1 - 1 of a tile that is used where it lies. */
-INLINE void mix_direct(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
+/* The same where the keys from `packed` on are packed: they are summed as those of one tile. */
+INLINE void mix_both(struct block *t, const struct place *at, int64_t c, int64_t j0,
+                     int64_t packed, int64_t j1, int columns, int nv)
 {
-    const int64_t rest = t->dv % MR;
-    mix(t, t->o, t->dv - rest, t->begun, at->values, at->value_step, MR, t->p, j0, j1, false, nv);
-    if (rest > MR / 2)
-        mix_last(t, at, j0, j1, MR, nv);
-    else if (rest > 0)
-        mix_last(t, at, j0, j1, MR / 2, nv);
+    const int64_t rest = max64(c + columns - t->dv, 0) * BQ, n = columns * BQ;
+    real before[MR * BQ], *const o = t->o + c * BQ;
+    if (t->begun)
+        memcpy(before, o, (size_t)n * sizeof *o);
+    mix_direct(t, at, SUMS_FIRST, c, j0, packed, columns, nv);
+    memset(o + n - rest, 0, (size_t)rest * sizeof *o);
+    mix_panel(t, o, SUMS_GO_ON, at->packed_values + c / MR * at->panel, MR,
+              t->far ? at->panel : 0, t->p, packed, j1, false, columns, nv);
+    for (int64_t i = 0; t->begun && i < n; i += VEC_N)
+        vec_store(o + i, vec_add(vec_load(before + i), vec_load(o + i)));
+}
+
+/* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile of which some are used where
+ * they lie. */
+INLINE void mix_columns(struct block *t, const struct place *at, int64_t c, int64_t j0, int64_t j1,
+                        int columns, int nv)
+{
+    if (j1 <= at->direct)
+        mix_direct(t, at, t->begun ? SUMS_ADD : SUMS_FIRST, c, j0, j1, columns, nv);
+    else
+        mix_both(t, at, c, j0, at->direct, j1, columns, nv);
 }
 
 /* o += p v over keys j0 .. j1 - 1 of the tile. */
 INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
 {
-    const int64_t packed = at->direct > 0 ? min64(at->direct, j1) : j0;
-    if (packed > j0) {
-        mix_direct(t, at, j0, packed, nv);
-        if (packed == j1)
-            return;
-        memset(t->o + t->dv * BQ, 0, (size_t)((t->dv_panels - t->dv) * BQ) * sizeof *t->o);
+    int64_t c = 0;
+    if (at->direct <= j0) {
+        mix(t, t->o, t->dv_panels, t->begun ? SUMS_ADD : SUMS_FIRST, at->packed_values, MR,
+            at->panel, t->p, j0, j1, false, nv);
+        return;
     }
-    mix(t, t->o, t->dv_panels, t->begun || packed > j0, at->packed_values, MR, at->panel, t->p,
-        packed, j1, false, nv);
+    for (; c + MR <= t->dv_panels; c += MR)
+        mix_columns(t, at, c, j0, j1, MR, nv);
+    if (c < t->dv_panels)
+        mix_columns(t, at, c, j0, j1, MR / 2, nv);
 }
 
 static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
@@ -161,7 +180,8 @@ static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t 
 
 static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, true, NV);
+    mix(t, t->o, t->dv_panels, t->begun ? SUMS_ADD : SUMS_FIRST, at->packed_values, MR, at->panel,
+        t->p, j0, j1, true, NV);
 }
 
 /* The keys of tile n that every lane sees, as positions in it, both multiples of MR. */
