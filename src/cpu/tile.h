@@ -98,6 +98,29 @@ static bool is_direct(const struct attn_unit *u, int64_t k0, int64_t n)
            attn_band_whole(u->seq.band, u->seeing.lo, u->seeing.hi, k0, k0 + n);
 }
 
+/* Numbers of rows that are packed one by one, where vectors of them would be mostly empty. */
+enum { FEW_NUMBERS = sizeof(elem) == sizeof(real) ? 4 : 0 };
+
+/* A tile of such rows, none of them hidden. Returns 0, or NaN if a value is not finite. */
+INLINE real pack_numbers(const struct attn_unit *u, const elem *k, const elem *v, int64_t n,
+                         real *keys, real *values)
+{
+    const struct attn_problem *p = u->p;
+    const int64_t d = p->head_dim, dv = p->head_dim_v, all = round_up(n, MR);
+    real bad = 0;
+    for (int64_t j = 0; j < n; j++, k += p->k.token)
+        for (int64_t c = 0; c < d; c++)
+            keys[j * d + c] = elem_get(k[c]);
+    memset(keys + n * d, 0, (size_t)((all - n) * d) * sizeof *keys);
+    memset(values, 0, (size_t)(all * MR) * sizeof *values);
+    for (int64_t j = 0; j < n; j++, v += p->v.token)
+        for (int64_t c = 0; c < dv; c++) {
+            values[j * MR + c] = elem_get(v[c]);
+            bad += values[j * MR + c] * 0;
+        }
+    return bad;
+}
+
 static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
 {
     const struct attn_problem *p = u->p;
@@ -113,6 +136,8 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
     vec bad = vec_zero();
     int64_t hidden = 0;
 
+    if (max64(d, dv) <= FEW_NUMBERS && !direct && !paged && !u->key_mask)
+        return isnan(pack_numbers(u, k, v, n, keys, values)) ? ATTN_TILE_NONFINITE : 0;
     for (int64_t j = first; j < n; j += MR) {
         const elem *key[MR], *value[MR];
         if (!paged) {
