@@ -304,7 +304,8 @@ INLINE void add_rows(vec sum[MR][NV], const real *weight, const real *x, int wid
     }
 }
 
-/* One panel of `width` vectors: to[room][width] += weights^T x over the strip's rows. */
+/* One panel of `width` vectors: to[room][width] += weights^T x over the strip's rows, which are
+ * summed apart, so that the roundings of long sums do not grow with them. */
 INLINE void add_panel(const struct work *w, real *to, const real *weights, const real *const *x,
                       const bool *careful, int64_t blocks, int width)
 {
@@ -312,7 +313,7 @@ INLINE void add_panel(const struct work *w, real *to, const real *weights, const
         vec sum[MR][NV];
         UNROLL for (int r = 0; r < MR; r++)
             UNROLL for (int v = 0; v < width; v++)
-                sum[r][v] = vec_load(to + ((j + r) * width + v) * VEC_N);
+                sum[r][v] = vec_zero();
         for (int64_t m = 0; m < blocks; m++) {
             const real *weight = weights + (m * w->u->room + j) * BQ;
             if (j < w->part[m].lo || j >= w->part[m].hi)
@@ -323,8 +324,10 @@ INLINE void add_panel(const struct work *w, real *to, const real *weights, const
                 add_rows(sum, weight, x[m], width, NULL, false);
         }
         UNROLL for (int r = 0; r < MR; r++)
-            UNROLL for (int v = 0; v < width; v++)
-                vec_store(to + ((j + r) * width + v) * VEC_N, sum[r][v]);
+            UNROLL for (int v = 0; v < width; v++) {
+                real *const all = to + ((j + r) * width + v) * VEC_N;
+                vec_store(all, vec_add(vec_load(all), sum[r][v]));
+            }
     }
 }
 
