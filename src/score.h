@@ -7,6 +7,8 @@
 #ifndef ATTN_SCORE_H
 #define ATTN_SCORE_H
 
+#include <math.h>
+
 #include "half.h"
 #include "philox.h"
 #include "problem.h"
@@ -140,6 +142,15 @@ static inline ATTN_HD double attn_sink_of(const struct attn_problem *p, int64_t 
     return p->sink.data ? attn_number_at(p->sink.data, attn_compute_dtype(p->dtype),
                                          h * p->sink.head)
                         : -(double)__builtin_inff();
+}
+
+/* What rounding takes from sink - x scale, as double has it: where that is hundreds, as much as it
+ * takes from the exponential. 0 where it would be no small correction. */
+static inline double attn_lost_below(double sink, double x, double scale)
+{
+    const double at = x * scale, above = sink - at, part = above - sink;
+    const double lost = (sink - (above - part)) - (at + part) - fma(x, scale, -at);
+    return fabs(lost) < 1 ? lost : 0;
 }
 
 /* Whether dropout drops the probability of query i and key j. */

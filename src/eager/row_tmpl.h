@@ -213,8 +213,9 @@ static enum row_kind NAME(softmax)(const struct NAME(row) *r, double *lse)
         *lse = t->sink;
         return ROW_NONE;
     }
-    const double weight = exp(top - reference);
-    total = weight * total + exp(t->sink - reference);
+    const double lost = attn_lost_below(t->sink, max, t->scale);
+    const double weight = exp(top - reference) * (reference > top ? 1 - lost : 1);
+    total = weight * total + exp(t->sink - reference) * (reference > top ? 1 : 1 + lost);
     *lse = reference + log(total);
     t->softmax->multiply(s, n, weight / total);
     return ROW_SOUND;
