@@ -225,6 +225,10 @@ static void test_problem(struct target *targets, int count, uint64_t n)
               &rises[at / TYPES / SIZES % RISES], n);
 }
 
+/* Seeds of problems with sinks so far above the scores that the rounding of their distance shows,
+ * which was found where no rounding else hid it. */
+static const uint64_t far_sinks[] = {553, 1557};
+
 int main(int argc, char **argv)
 {
     const struct options o = options_parse(argc, argv, "rise", PROBLEMS);
@@ -233,6 +237,8 @@ int main(int argc, char **argv)
     const int count = targets_open(targets, &o);
     for (uint64_t n = o.seed; n < o.seed + (uint64_t)o.count; n++)
         test_problem(targets, count, n);
+    for (size_t n = 0; !o.seed_given && n < sizeof far_sinks / sizeof far_sinks[0]; n++)
+        test_problem(targets, count, far_sinks[n]);
     targets_close(targets, count);
     return report_end();
 }
