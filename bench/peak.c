@@ -14,7 +14,9 @@ static const struct {
     const char *isa;
     bench_peak_fn run[ATTN_BOOL]; /* by element type */
 } peaks[] = {
+#if ATTN_HAVE_SCALAR
     ROW(scalar),
+#endif
 #if ATTN_HAVE_NEON
     ROW(neon),
 #endif

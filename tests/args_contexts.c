@@ -93,7 +93,7 @@ static void test_isas(void)
 {
     int32_t usable = -1;
     const char *first = attn_isa_name(0, &usable);
-    EXPECT(first && strcmp(first, "scalar") == 0 && usable == 1, "scalar is not the first instruction set");
+    EXPECT(first && usable == 1, "no machine is without the first instruction set");
     EXPECT(!attn_isa_name(-1, NULL) && !attn_isa_name(INT32_MAX, NULL), "sets past the end");
     for (int32_t n = 0; attn_isa_name(n, &usable); n++) {
         attn_options o = attn_options_init();

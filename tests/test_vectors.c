@@ -30,7 +30,9 @@ static const struct set {
     const struct vectors *f32, *f64;
     const struct vectors *words; /* of a set that multiplies two bf16 at a time */
 } sets[] = {
+#if ATTN_HAVE_SCALAR
     ROW(scalar),
+#endif
 #if ATTN_HAVE_NEON
     ROW(neon),
 #endif

@@ -28,7 +28,9 @@
      {[ATTN_F32] = &attn_softmax_f32_##isa, [ATTN_F64] = &attn_softmax_f64_##isa}}
 
 static bool always(void) { return true; }
+#if ATTN_HAVE_SCALAR
 KERNELS(scalar)
+#endif
 
 #if ATTN_HAVE_NEON
 KERNELS(neon) /* no AArch64 processor that runs a common system lacks it */
@@ -81,7 +83,9 @@ static const struct {
     const struct attn_cpu_backward *backward[ATTN_BOOL];
     const struct attn_softmax *softmax[ATTN_F64 + 1]; /* by computing type */
 } sets[] = {
+#if ATTN_HAVE_SCALAR
     SET(scalar, always, scalar),
+#endif
 #if ATTN_HAVE_NEON
     SET(neon, always, neon),
 #endif
