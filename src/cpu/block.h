@@ -314,22 +314,19 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, i
 
 enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 }; /* words of a column in a round of the loop */
 
-/* What becomes of the sums of a tile: the first ones, or more of those that are there already, each
- * term added to them, or all of them together, so that roundings of long sums do not grow with
- * them. */
-enum sums { SUMS_FIRST, SUMS_GO_ON, SUMS_ADD };
-
-/* o[columns][BQ] becomes panel^T p over keys j0 .. j1 - 1 of the tile, or that and what was there;
- * MR columns or fewer. careful: what a lane does not see counts as 0. The words of a column lie
- * `step` apart, in panels MR, and then as many are asked for `ahead`. */
-INLINE void mix_panel(const struct block *t, real *o, enum sums sums, const real *panel,
-                      int64_t step, int64_t ahead, const real *p, int64_t j0, int64_t j1,
-                      bool careful, int columns, int nv)
+/* o[columns][BQ] becomes panel^T p over keys j0 .. j1 - 1 of the tile, or with `add` that and what
+ * was there, in one addition: roundings of long sums are not to grow with them. `from`: if not
+ * null, the same over keys before these, which the sums go on from. MR columns or fewer. careful:
+ * what a lane does not see counts as 0. The words of a column lie `step` apart, in panels MR, and
+ * then as many are asked for `ahead`. */
+INLINE void mix_panel(const struct block *t, real *o, bool add, const real *from,
+                      const real *panel, int64_t step, int64_t ahead, const real *p, int64_t j0,
+                      int64_t j1, bool careful, int columns, int nv)
 {
     vec acc[MR][NV];
     UNROLL for (int r = 0; r < columns; r++)
         UNROLL for (int v = 0; v < nv; v++)
-            acc[r][v] = sums == SUMS_GO_ON ? vec_load(o + r * BQ + v * VEC_N) : vec_zero();
+            acc[r][v] = from ? vec_load(from + r * BQ + v * VEC_N) : vec_zero();
     for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += AT_ONCE) {
         if (step == MR)
             fetch_ahead(panel, ahead + j * MR, AT_ONCE * MR);
@@ -339,21 +336,21 @@ INLINE void mix_panel(const struct block *t, real *o, enum sums sums, const real
     UNROLL for (int r = 0; r < columns; r++)
         UNROLL for (int v = 0; v < nv; v++) {
             real *const to = o + r * BQ + v * VEC_N;
-            vec_store(to, sums == SUMS_ADD ? vec_add(vec_load(to), acc[r][v]) : acc[r][v]);
+            vec_store(to, add ? vec_add(vec_load(to), acc[r][v]) : acc[r][v]);
         }
 }
 
 /* The same for n columns, a multiple of MR / 2; MR of them lie `panel` from the next ones. */
-INLINE void mix(const struct block *t, real *o, int64_t n, enum sums sums, const real *columns,
+INLINE void mix(const struct block *t, real *o, int64_t n, bool add, const real *columns,
                 int64_t step, int64_t panel, const real *p, int64_t j0, int64_t j1, bool careful,
                 int nv)
 {
     const int64_t ahead = t->far ? panel : 0;
     int64_t c = 0;
     for (; c + MR <= n; c += MR, columns += panel)
-        mix_panel(t, o + c * BQ, sums, columns, step, ahead, p, j0, j1, careful, MR, nv);
+        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, careful, MR, nv);
     if (c < n)
-        mix_panel(t, o + c * BQ, sums, columns, step, ahead, p, j0, j1, careful, MR / 2, nv);
+        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, careful, MR / 2, nv);
 }
 
 /* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by`

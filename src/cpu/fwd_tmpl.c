@@ -115,15 +115,16 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
 
 /* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile that is used where it lies.
  * Where fewer are left, those before are computed once more, and stay as they are. */
-INLINE void mix_direct(struct block *t, const struct place *at, enum sums sums, int64_t c,
-                       int64_t j0, int64_t j1, int columns, int nv)
+INLINE void mix_direct(struct block *t, const struct place *at, int64_t c, int64_t j0, int64_t j1,
+                       int columns, int nv)
 {
     const int64_t again = max64(c + columns - t->dv, 0), first = c - again;
     const size_t bytes = (size_t)(again * BQ) * sizeof(real);
     real kept[MR * BQ], *const o = t->o + first * BQ;
     if (again > 0)
         memcpy(kept, o, bytes);
-    mix_panel(t, o, sums, at->values + first, at->value_step, 0, t->p, j0, j1, false, columns, nv);
+    mix_panel(t, o, t->begun, NULL, at->values + first, at->value_step, 0, t->p, j0, j1, false,
+              columns, nv);
     if (again > 0)
         memcpy(o, kept, bytes);
 }
@@ -132,16 +133,14 @@ INLINE void mix_direct(struct block *t, const struct place *at, enum sums sums, 
 INLINE void mix_both(struct block *t, const struct place *at, int64_t c, int64_t j0,
                      int64_t packed, int64_t j1, int columns, int nv)
 {
-    const int64_t rest = max64(c + columns - t->dv, 0) * BQ, n = columns * BQ;
-    real before[MR * BQ], *const o = t->o + c * BQ;
-    if (t->begun)
-        memcpy(before, o, (size_t)n * sizeof *o);
-    mix_direct(t, at, SUMS_FIRST, c, j0, packed, columns, nv);
-    memset(o + n - rest, 0, (size_t)rest * sizeof *o);
-    mix_panel(t, o, SUMS_GO_ON, at->packed_values + c / MR * at->panel, MR,
-              t->far ? at->panel : 0, t->p, packed, j1, false, columns, nv);
-    for (int64_t i = 0; t->begun && i < n; i += VEC_N)
-        vec_store(o + i, vec_add(vec_load(before + i), vec_load(o + i)));
+    const int64_t again = max64(c + columns - t->dv, 0);
+    _Alignas(64) real sums[2 * MR * BQ];
+    mix_panel(t, sums, false, NULL, at->values + c - again, at->value_step, 0, t->p, j0, packed,
+              false, columns, nv);
+    for (int64_t i = 0; i < again * BQ; i += VEC_N)
+        vec_store(sums + columns * BQ + i, vec_zero());
+    mix_panel(t, t->o + c * BQ, t->begun, sums + again * BQ, at->packed_values + c / MR * at->panel,
+              MR, t->far ? at->panel : 0, t->p, packed, j1, false, columns, nv);
 }
 
 /* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile of which some are used where
@@ -150,7 +149,7 @@ INLINE void mix_columns(struct block *t, const struct place *at, int64_t c, int6
                         int columns, int nv)
 {
     if (j1 <= at->direct)
-        mix_direct(t, at, t->begun ? SUMS_ADD : SUMS_FIRST, c, j0, j1, columns, nv);
+        mix_direct(t, at, c, j0, j1, columns, nv);
     else
         mix_both(t, at, c, j0, at->direct, j1, columns, nv);
 }
@@ -160,8 +159,8 @@ INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_
 {
     int64_t c = 0;
     if (at->direct <= j0) {
-        mix(t, t->o, t->dv_panels, t->begun ? SUMS_ADD : SUMS_FIRST, at->packed_values, MR,
-            at->panel, t->p, j0, j1, false, nv);
+        mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, false,
+            nv);
         return;
     }
     for (; c + MR <= t->dv_panels; c += MR)
@@ -180,8 +179,7 @@ static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t 
 
 static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun ? SUMS_ADD : SUMS_FIRST, at->packed_values, MR, at->panel,
-        t->p, j0, j1, true, NV);
+    mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, true, NV);
 }
 
 /* The keys of tile n that every lane sees, as positions in it, both multiples of MR. */
