@@ -291,15 +291,13 @@ static double near_bytes(const struct attn_problem *p, int32_t threads, bool sam
 {
     if (!same_keys)
         return 1 << 20;
-    const int64_t rows = p->query.max * p->group;
-    if (rows >= 4)
-        return NEAR_KEYS;
+    const int64_t rows = p->query.max * p->group, size = attn_dtype_size(p->dtype);
     if (!attn_isa_third_is_slow())
-        return 1 << 24;
-    if (attn_dtype_size(p->dtype) < 4)
+        return rows >= 4 ? NEAR_KEYS : 1 << 24;
+    if (size < 4 || rows > 4 + size)
         return NEAR_KEYS;
     if (threads == 1)
-        return rows == 1 ? 3 << 21 : NEAR_KEYS;
+        return rows == 1 ? 3 << 21 : 11 << 19;
     return rows == 1 ? 5 << 21 : 3 << 21; /* several wait at a time */
 }
 
