@@ -33,7 +33,7 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
     if (turns)
         return REAL_BITS == 64 ? ROWS : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
     if (d >= 4 * VEC_N && REAL_BITS == 64)
-        return far || d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
+        return far ? 2 * FEW : d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
     if (d >= 4 * VEC_N)
         return WIDE_ROWS;
     if (d > 2 * VEC_N && REAL_BITS == 64)
@@ -92,7 +92,7 @@ static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
  * a few past either had better be here, more of them where heads are wide or keys many, but not too
- * many, as both read them. */
+ * many, as both read them, and none where that takes longer than to compute idle lanes. */
 static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
     const bool same_type = sizeof(elem) == sizeof(real), many = nk >= MANY_KEYS;
@@ -102,7 +102,8 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const bool once = same_type && LANES > VEC_N && (head_is_long(p, nk) || heads_are_long(p, nk));
     const bool more = same_type && LANES == VEC_N && p->head_dim > VEC_N;
     const int64_t past = rows % BQ, past_half = past - LANES;
-    const int64_t some = !more ? 1 : widest ? 3 : 2;
+    const bool longer = more && REAL_BITS == 64 && p->head_dim > 8 * VEC_N;
+    const int64_t some = longer ? 0 : !more ? 1 : widest ? 3 : 2;
     if (past_half > 0)
         return (wide || many) && !once && past_half <= FEW * some / 8 ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4
