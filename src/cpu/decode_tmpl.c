@@ -35,7 +35,7 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
     if (d >= 4 * VEC_N && REAL_BITS == 64)
         return far ? 2 * FEW : d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
     if (d >= 4 * VEC_N)
-        return FEW * 11 / 8;
+        return WIDE_ROWS - FEW / 8;
     if (d > 2 * VEC_N && REAL_BITS == 64)
         return far ? WIDE_ROWS : FEW * 6 / 8;
     if (d < VEC_N && p->head_dim_v < VEC_N && nk >= SOME_KEYS && REAL_BITS == 64)

@@ -204,7 +204,8 @@ static enum row_kind NAME(softmax)(const struct NAME(row) *r, double *lse)
     REAL *s = r->s + r->see.lo;
     const int64_t n = r->see.hi - r->see.lo;
     double max, total = t->softmax->weigh(s, n, t->scale, &max);
-    const double top = max * t->scale, reference = t->sink > top ? t->sink : top;
+    const double top = max * t->scale;
+    const bool above = t->sink > top;
     if (isnan(total) || isnan(t->sink) || (REAL)top == (REAL)INFINITY) {
         *lse = NAN;
         return ROW_NAN;
@@ -214,9 +215,9 @@ static enum row_kind NAME(softmax)(const struct NAME(row) *r, double *lse)
         return ROW_NONE;
     }
     const double lost = attn_lost_below(t->sink, max, t->scale);
-    const double weight = exp(top - reference) * (reference > top ? 1 - lost : 1);
-    total = weight * total + exp(t->sink - reference) * (reference > top ? 1 : 1 + lost);
-    *lse = reference + log(total);
+    const double weight = above ? exp(top - t->sink) * (1 - lost) : 1;
+    total = weight * total + (above ? 1 : exp(t->sink - top) * (1 + lost));
+    *lse = (above ? t->sink : top) + log(total);
     t->softmax->multiply(s, n, weight / total);
     return ROW_SOUND;
 }
