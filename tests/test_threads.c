@@ -37,6 +37,7 @@ static const struct shape {
     {"few rows, a part of one that alone would not be narrow", 1, {9}, {2000}, 1, 1, 12, 7, 0, 0},
     {"long keys of heads alike", 1, {21}, {270}, 2, 2, 1024, 1024, 0, 0},
     {"few rows, parts whose windows begin elsewhere", 1, {9}, {2000}, 1, 1, 12, 7, 0, 1},
+    {"a rest of rows beside far keys, a tile ends in its window", 1, {27}, {7900}, 2, 2, 64, 64, 0, 1},
 };
 
 /* A shape with its tensors, packed. */

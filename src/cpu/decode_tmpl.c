@@ -424,14 +424,24 @@ static void chunk(const struct attn_unit *u, struct attn_range rows, int64_t n, 
     close_heads(&t, head0, heads, scratch, n, partial);
 }
 
+/* Where those who take keys part by part come to a stop at `key`, if steps start at `first`: behind
+ * a whole one, as lanes of sums, and so bits, depend on what is a step. */
+static int64_t last_step(int64_t first, int64_t key)
+{
+    return key > first ? first + (key - first) / VEC_N * VEC_N : key;
+}
+
 static void rest(const struct attn_unit *u, struct attn_range keys, void *scratch)
 {
     const struct attn_range rows = {attn_unit_tiled(u).hi, u->rows.hi};
     struct item t;
     item_init(&t, u, rows, rows);
+    const int64_t first = attn_band_any(u->seq.band, t.queries.lo, t.queries.hi).lo;
+    const struct attn_range part = {last_step(first, keys.lo),
+                                    keys.hi == u->nk ? u->nk : last_step(first, keys.hi)};
     if (keys.lo == 0)
         begin_heads(&t, u->head_kv, 1, scratch);
-    do_keys(&t, keys, u->head_kv, 1, scratch);
+    do_keys(&t, part, u->head_kv, 1, scratch);
     if (keys.hi == u->nk)
         close_heads(&t, u->head_kv, 1, scratch, 0, NULL);
 }
