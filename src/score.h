@@ -144,13 +144,14 @@ static inline ATTN_HD double attn_sink_of(const struct attn_problem *p, int64_t 
                         : -(double)__builtin_inff();
 }
 
-/* What rounding takes from sink - x scale, as double has it: where that is hundreds, as much as it
- * takes from the exponential. 0 where it would be no small correction. */
-static inline double attn_lost_below(double sink, double x, double scale)
+/* The factor that exp(sink - x scale) lacks, as double has the difference: rounding takes from it
+ * what shows where it is hundreds, and all where sink and score are beyond 1e16. 1 where the factor
+ * would be beyond what double holds. */
+static inline double attn_exp_lacks(double sink, double x, double scale)
 {
     const double at = x * scale, above = sink - at, part = above - sink;
     const double lost = (sink - (above - part)) - (at + part) - fma(x, scale, -at);
-    return fabs(lost) < 1 ? lost : 0;
+    return fabs(lost) < 600 ? exp(lost) : 1;
 }
 
 /* Whether dropout drops the probability of query i and key j. */

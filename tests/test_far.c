@@ -381,6 +381,26 @@ static void test_places(attn_context *context)
     free(blocks);
 }
 
+/* A key's score is 2^54 - 1, which double has not, but the key and the scale that it is of: it is 1
+ * above the sink. */
+static void test_sink(attn_context *context, struct size size)
+{
+    static const struct scores one = {-1, 1, NK - 1, NK - 1};
+    static const struct reach by = {1, 0x1p27 + 1, 0x1p27 - 1, 0};
+    const double sink = 0x1p54 - 2, want = value_of(NK - 1) / (1 + exp(-1));
+    struct call c = call_open(&one, &by, ATTN_F64, size);
+    attn_desc d = call_desc(&c);
+    d.scale = by.scale;
+    d.sink.data = &sink;
+    d.sink.dtype = ATTN_F64;
+    const bool good = call_run(&d, context);
+    for (int64_t i = 0; good && i < size.nq; i++)
+        EXPECT(fabs(get(c.out, ATTN_F64, i) - want) <= 1e-12 * fabs(want),
+               "score of 2^54 - 1 beside a sink, row %lld of %lld: %g, not %g", (long long)i,
+               (long long)size.nq, get(c.out, ATTN_F64, i), want);
+    call_close(&c);
+}
+
 /* What the first row sees of keys that are hidden from the second changes no bit of that one, whose
  * sum has just lost digits to weights 2^25 times as large. */
 static void test_unseen(attn_context *context, attn_dtype type)
@@ -462,8 +482,11 @@ int main(int argc, char **argv)
             test_unseen(targets[t].context, ATTN_F32);
             test_unseen(targets[t].context, ATTN_F64);
         }
-        if (targets[t].backend == ATTN_BACKEND_CPU) /* others have work or memory for each key */
-            test_places(targets[t].context);
+        if (targets[t].backend != ATTN_BACKEND_CPU)
+            continue;
+        test_places(targets[t].context); /* others have work or memory for each key */
+        for (int64_t n = 0; n < o.count && n < most; n++) /* others may round a score */
+            test_sink(targets[t].context, sizes[n]);
     }
     targets_close(targets, count);
     return report_end();

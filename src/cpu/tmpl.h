@@ -273,7 +273,7 @@ INLINE bool is_small(real by) { return by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL
 INLINE double share_beside(const struct attn_problem *p, double sink, double ref, double l)
 {
     const double scale = score_scale(p), above = sink - ref * scale;
-    l *= 1 - attn_lost_below(sink, ref, scale);
+    l /= attn_exp_lacks(sink, ref, scale);
     if (l > 0)
         l += l * ilogb(l) / LOG2E * (exponent_lost(scale) / (double)score_exponent(p).by);
     if (above <= 0)

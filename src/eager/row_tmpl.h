@@ -214,9 +214,9 @@ static enum row_kind NAME(softmax)(const struct NAME(row) *r, double *lse)
         *lse = t->sink;
         return ROW_NONE;
     }
-    const double lost = attn_lost_below(t->sink, max, t->scale);
-    const double weight = above ? exp(top - t->sink) * (1 - lost) : 1;
-    total = weight * total + (above ? 1 : exp(t->sink - top) * (1 + lost));
+    const double lacks = attn_exp_lacks(t->sink, max, t->scale);
+    const double weight = above ? exp(top - t->sink) / lacks : 1;
+    total = weight * total + (above ? 1 : exp(t->sink - top) * lacks);
     *lse = (above ? t->sink : top) + log(total);
     t->softmax->multiply(s, n, weight / total);
     return ROW_SOUND;
