@@ -25,26 +25,29 @@ static bool heads_are_long(const struct attn_problem *p, int64_t nk)
 
 /* most_rows() where the fewest lanes of a block are one vector's: it loads each number of a key for
  * a single product, and one of a few more rows is twice as wide, so some more rows had better be
- * here where heads are wide, or turned. */
+ * here where heads are wide, or turned; where it packs keys for its rows, the more rows the more
+ * keys. */
 static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
 {
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
     const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
+    if (turns && REAL_BITS == 64)
+        return nk < 400 ? WIDE_ROWS : ROWS - 2;
     if (turns)
-        return REAL_BITS == 64 ? ROWS : nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
+        return nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
     if (d >= 4 * VEC_N && REAL_BITS == 64)
         return far ? 2 * FEW : d >= 24 * VEC_N ? ROWS : FEW * 7 / 4;
     if (d >= 4 * VEC_N)
         return WIDE_ROWS - FEW / 8;
     if (d > 2 * VEC_N && REAL_BITS == 64)
         return far ? WIDE_ROWS : FEW * 6 / 8;
-    if (d < VEC_N && p->head_dim_v < VEC_N && nk >= SOME_KEYS && REAL_BITS == 64)
-        return WIDE_ROWS;
-    if (d < VEC_N && REAL_BITS == 64 && nk < 40)
-        return FEW / 2;
-    if (d < VEC_N && REAL_BITS == 32 && nk < 64)
+    if (d < VEC_N && p->head_dim_v < MR)
+        return (REAL_BITS == 64 ? 8 + nk / 16 : 5 + nk / 22) * FEW / 16;
+    if (d < VEC_N && REAL_BITS == 32 && nk < MANY_KEYS)
         return LEAST_ROWS;
-    return d >= 32 && (far || 6 * whole <= 7 * d) ? FEW * 6 / 8 : FEW * 5 / 8;
+    if (d >= 32 && (far || 6 * whole <= 7 * d))
+        return FEW * 6 / 8;
+    return far && (d < VEC_N || REAL_BITS == 64) ? FEW * 5 / 8 : FEW / 2;
 }
 
 /* The same where they are several vectors', and for types that are always packed. */
