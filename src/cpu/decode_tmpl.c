@@ -32,7 +32,7 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
     const bool far = are_more(p, nk, 4 * FAR_BYTES);
     const int64_t d = p->head_dim, whole = round_up(d, VEC_N);
     if (turns && REAL_BITS == 64)
-        return nk < 400 ? WIDE_ROWS : ROWS - 2;
+        return nk < 400 ? WIDE_ROWS : ROWS;
     if (turns)
         return nk >= 2 * MANY_KEYS ? WIDE_ROWS : FEW * 5 / 4;
     if (d >= 4 * VEC_N && REAL_BITS == 64)
@@ -47,7 +47,7 @@ static int64_t rows_of_one(const struct attn_problem *p, int64_t nk, bool turns)
         return LEAST_ROWS;
     if (d >= 32 && (far || 6 * whole <= 7 * d))
         return FEW * 6 / 8;
-    return far && (d < VEC_N || REAL_BITS == 64) ? FEW * 5 / 8 : FEW / 2;
+    return nk >= 8 * MANY_KEYS ? FEW * 5 / 8 : FEW / 2; /* threads share so many only here */
 }
 
 /* The same where they are several vectors', and for types that are always packed. */
