@@ -273,9 +273,9 @@ INLINE bool is_small(real by) { return by >= 0 && by < WEIGHT_ONE * LEAST_NORMAL
 INLINE double share_beside(const struct attn_problem *p, double sink, double ref, double l)
 {
     const double scale = score_scale(p), above = sink - ref * scale;
-    l /= attn_exp_lacks(sink, ref, scale);
     if (l > 0)
         l += l * ilogb(l) / LOG2E * (exponent_lost(scale) / (double)score_exponent(p).by);
+    l /= attn_exp_lacks(sink, ref, scale);
     if (above <= 0)
         return 1 / (1 + exp(above) / l);
     const double root = above > 700 ? exp(above / -2) : 1; /* or it would be denormal */
