@@ -32,6 +32,9 @@ static const struct {
 #if ATTN_HAVE_AVX512BF16
     DOT_ROW(avx512bf16, avx512),
 #endif
+#if ATTN_HAVE_AMXBF16
+    DOT_ROW(amxbf16, avx512),
+#endif
 };
 
 bench_peak_fn bench_peak(const char *isa, attn_dtype dtype)

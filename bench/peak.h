@@ -15,6 +15,7 @@ BENCH_PEAKS(avx2)
 BENCH_PEAKS(avx512)
 BENCH_PEAKS(neon)
 double peak_bf16_avx512bf16(int64_t steps);
+double peak_bf16_amxbf16(int64_t steps);
 double peak_bf16_neonbf16(int64_t steps);
 
 /* Null where an instruction set or element type has none. */

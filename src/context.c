@@ -85,7 +85,6 @@ static attn_status settings_init(struct attn_settings *s, const attn_options *o,
     s->threads = o->threads > 0 ? o->threads : attn_default_threads();
     if (s->threads > attn_most_threads())
         s->threads = attn_most_threads();
-    s->isa = attn_isa_best();
     s->stream = o->stream;
     s->ferry = NULL;
     s->keys = NULL;
@@ -101,6 +100,8 @@ static attn_status settings_init(struct attn_settings *s, const attn_options *o,
         status = set_isa(s, "options.isa", o->isa, m);
     else if (isa && *isa)
         status = set_isa(s, "environment ATTN_ISA", isa, m);
+    else
+        s->isa = attn_isa_best();
     if (status == ATTN_OK && s->backend == ATTN_BACKEND_DEFAULT)
         status = backend_from_env(s, m);
     return status;

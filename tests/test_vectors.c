@@ -23,7 +23,7 @@ KINDS(scalar)
 KINDS(neon)
 KINDS(avx2)
 KINDS(avx512)
-extern const struct vectors vectors_bf16_avx512bf16, vectors_bf16_neonbf16;
+extern const struct vectors vectors_bf16_avx512bf16, vectors_bf16_amxbf16, vectors_bf16_neonbf16;
 
 static const struct set {
     const char *isa;
@@ -47,6 +47,9 @@ static const struct set {
 #endif
 #if ATTN_HAVE_AVX512BF16
     DOT_ROW(avx512bf16),
+#endif
+#if ATTN_HAVE_AMXBF16
+    DOT_ROW(amxbf16),
 #endif
 };
 

@@ -70,7 +70,9 @@ static bool score_tile(struct block *t, int64_t n, const real *keys, int64_t j0,
     if (j0 >= j1 || (t->masked && !see_masks(t, n * BK, j0, j1)))
         return false;
     load_queries(t);
+    matrix_begin();
     store_scores(t, keys, j0, j1, words(t->d), words(t->d), NV);
+    matrix_end();
     if (t->shaped)
         shape_scores(t, n * BK, j0, j1);
     see_tile(t, n * BK);
@@ -100,7 +102,7 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
         }
         const struct attn_range see = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
         const int64_t lo = see.lo > k0 ? see.lo - k0 : 0, hi = min64(see.hi - k0, keys);
-        const int64_t j0 = lo / MR * MR, j1 = hi > 0 ? round_up(hi, MR) : 0;
+        const int64_t j0 = lo / STEP * STEP, j1 = hi > 0 ? round_up(hi, STEP) : 0;
         if (!score_tile(t, n, (const real *)(const void *)tile, j0, j1))
             continue;
         make_probs(t, &c, k0, j0, j1);

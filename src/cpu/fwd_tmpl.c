@@ -30,13 +30,14 @@ struct own {
 /* Bytes of what blocks share, scores and probabilities of a tile, and of what each keeps. */
 static int64_t shared_bytes(int64_t room)
 {
-    return round_up(BQ * (room + room / PAIR) * (int64_t)sizeof(real), 64);
+    const int64_t all = round_up(room, STEP);
+    return round_up(BQ * (all + all / PAIR) * (int64_t)sizeof(real), 64);
 }
 
 static int64_t own_bytes(int64_t d, int64_t dv)
 {
     return round_up((int64_t)sizeof(struct own), 64) +
-           round_up(BQ * (words(d) + round_up(dv, MR) + 4) * (int64_t)sizeof(real), 64);
+           round_up(BQ * (words(d) + round_up(dv, COLUMNS) + 4) * (int64_t)sizeof(real), 64);
 }
 
 static int64_t scratch_bytes(int64_t d, int64_t dv, int64_t room, int64_t blocks)
@@ -63,9 +64,9 @@ static void begin(struct own *own, char *scratch, int64_t n)
     t->scaled = p->sink.data || p->dropout.on;
     t->far = t->u->places > FAR_BYTES / tile_bytes(t->d, p->head_dim_v, room);
     t->dv = p->head_dim_v;
-    t->dv_panels = round_up(t->dv, MR / 2);
+    t->dv_panels = round_up(t->dv, MATRIX ? (int)COLUMNS : MR / 2);
     t->s = (real *)(void *)scratch;
-    t->p = t->s + room * BQ;
+    t->p = t->s + round_up(room, STEP) * BQ;
     t->qt = at, at += words(t->d) * BQ;
     t->r = at, at += BQ;
     t->limit = at, at += BQ;
@@ -171,10 +172,17 @@ INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_
 
 static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
+#if MATRIX
+    if (t->vectors < NV)
+        matrix_mix(t->o, t->dv_panels, t->begun, at->packed_values, at->panel, t->p, j0, j1, HALF);
+    else
+        matrix_mix(t->o, t->dv_panels, t->begun, at->packed_values, at->panel, t->p, j0, j1, NV);
+#else
     if (t->vectors < NV)
         mix_keys(t, at, j0, j1, HALF);
     else
         mix_keys(t, at, j0, j1, NV);
+#endif
 }
 
 static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
@@ -182,7 +190,7 @@ static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_
     mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, true, NV);
 }
 
-/* The keys of tile n that every lane sees, as positions in it, both multiples of MR. */
+/* The keys of tile n that every lane sees, as positions in it, both multiples of STEP. */
 static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0, int64_t j1)
 {
     const int64_t k0 = n * BK;
@@ -193,13 +201,13 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
         return r;
     }
     if (last.lo > k0 + j0)
-        r.lo = min64(round_up(last.lo - k0, MR), j1);
+        r.lo = min64(round_up(last.lo - k0, STEP), j1);
     if (first.hi < k0 + j1)
-        r.hi = first.hi > k0 + r.lo ? (first.hi - k0) / MR * MR : r.lo;
+        r.hi = first.hi > k0 + r.lo ? (first.hi - k0) / STEP * STEP : r.lo;
     return r;
 }
 
-/* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`, and of which none is seen
+/* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`, and of which none is seen
  * from `end` on; `words` and `step`, its key_step, are constants where those are common. */
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
                  int64_t end, int64_t step, int64_t words, int nv)
@@ -212,7 +220,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     if (part)
         see_tile(t, k0);
     push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, end, true, words, nv);
-    if (t->shaped)
+    if (t->shaped || MATRIX)
         push_seen(t, at->packed_keys, k0, j0, whole.lo, whole.hi, end, false, words, nv);
     else if (beside && nv == NV && words == 64 / PAIR && step == words)
         push_beside_64(t, at, j0, whole.lo, whole.hi);
@@ -234,7 +242,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
             see_bias(t, k0, j0, j1);
         mix_careful(t, at, j0, j1);
     } else {
-        mix_whole(t, at, j0, min64(j1, round_up(end, AT_ONCE * PAIR)));
+        mix_whole(t, at, j0, MATRIX ? j1 : min64(j1, round_up(end, AT_ONCE * PAIR)));
     }
     t->begun = true;
 }
@@ -331,8 +339,8 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
 {
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
-    const int64_t j0 = see.lo > k0 ? (see.lo - k0) / MR * MR : 0;
-    const int64_t end = min64(BK, see.hi - k0), j1 = round_up(end, MR);
+    const int64_t j0 = see.lo > k0 ? (see.lo - k0) / STEP * STEP : 0;
+    const int64_t end = min64(BK, see.hi - k0), j1 = round_up(end, STEP);
     if (t->masked && !see_masks(t, k0, j0, j1))
         return;
     t->next = keys_to_ask(t, n, need(arg, n));
@@ -419,6 +427,7 @@ static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t
     const struct attn_range all =
         attn_band_any(u->seq.band, row0 / p->group, last / p->group + 1);
     const struct attn_range tiles = {all.lo / BK, (all.hi + BK - 1) / BK};
+    matrix_begin();
     for (int64_t n = tiles.lo; n < tiles.hi; n++)
         for (int64_t h = 0; h < heads; h++) {
             struct turn turn = {own_at(u, scratch, h * blocks)->block.u, false};
@@ -429,6 +438,7 @@ static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t
                     take_tile(&own_at(u, scratch, h * blocks + i)->block, n, see[i],
                               heads > 1 ? need_in_turn : need, heads > 1 ? &turn : arg);
         }
+    matrix_end();
     for (int64_t n = 0; n < heads * blocks; n++)
         finish(&own_at(u, scratch, n)->block);
 }

@@ -2,7 +2,14 @@
 /* Detection, by features that both the processor and the operating system offer, and the table. */
 #include "cpu/isa.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
+
+#if ATTN_HAVE_AMXBF16
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if ATTN_HAVE_NEONBF16 && defined(__linux__)
 #include <sys/auxv.h>
@@ -75,6 +82,39 @@ static bool has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports
 KERNEL(bf16, avx512bf16)
 #endif
 
+#if ATTN_HAVE_AMXBF16
+/* A process may use tiles once it has asked Linux, from then on in all its threads. */
+static bool ask_for_tiles(void)
+{
+#if defined(__linux__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+static bool find_amxbf16(void)
+{
+    enum { BF16 = 1 << 22, TILES = 1 << 24, SAVED = 3 << 17 };
+    unsigned a, b, c, d, kept, above;
+    if (!has_avx512bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) ||
+        !(d & TILES))
+        return false;
+    __asm__("xgetbv" : "=a"(kept), "=d"(above) : "c"(0)); /* what the system saves of a thread */
+    return (kept & SAVED) == SAVED && ask_for_tiles();
+}
+
+static bool has_amxbf16(void)
+{
+    static atomic_int found; /* 0: not yet known */
+    if (found == 0)
+        found = find_amxbf16() ? 1 : -1;
+    return found > 0;
+}
+KERNEL(bf16, amxbf16)
+#endif
+
 /* Slowest first. */
 static const struct {
     const char *name;
@@ -100,6 +140,9 @@ static const struct {
 #endif
 #if ATTN_HAVE_AVX512BF16
     SET(avx512, has_avx512bf16, avx512bf16),
+#endif
+#if ATTN_HAVE_AMXBF16
+    SET(avx512, has_amxbf16, amxbf16),
 #endif
 };
 

@@ -11,22 +11,25 @@
 enum { BK = ATTN_TILE_KEYS }; /* keys in a tile */
 
 /* Words from one panel to the next; the gap keeps panels off the same cache sets. */
-static int64_t panel_words(int64_t room) { return room / PAIR * MR + LINE / (int64_t)sizeof(real); }
+static int64_t panel_words(int64_t room)
+{
+    return round_up(room, STEP) / PAIR * COLUMNS + LINE / (int64_t)sizeof(real);
+}
 
 /* Words of so many keys of d elements, with what pack_keys() writes beyond the last one. */
 static int64_t key_words(int64_t keys, int64_t d)
 {
-    return keys * words(d) + (words(d) % VEC_N != 0 ? VEC_N : 0);
+    return round_up(keys, STEP) * words(d) + (words(d) % VEC_N != 0 ? VEC_N : 0);
 }
 
-/* MR keys, each null for zeros. Ends of keys come first: they are whole vectors, whose rest the key
+/* STEP keys, each null for zeros. Ends of keys come first: they are whole vectors, whose rest the key
  * after them overwrites. */
-INLINE void pack_keys(real *to, const elem *const row[MR], int64_t d)
+INLINE void pack_keys(real *to, const elem *const row[STEP], int64_t d)
 {
     const int64_t n = words(d), whole = d / (PAIR * VEC_N) * VEC_N;
-    for (int i = 0; whole < n && i < MR; i++)
+    for (int i = 0; whole < n && i < STEP; i++)
         vec_store(to + i * n + whole, row[i] ? words_at(row[i], whole, d) : vec_zero());
-    for (int i = 0; i < MR; i++)
+    for (int i = 0; i < STEP; i++)
         for (int64_t c = 0; c < whole; c += VEC_N)
             vec_store(to + i * n + c, row[i] ? word_load(row[i] + c * PAIR) : vec_zero());
 }

@@ -42,7 +42,7 @@ static int64_t direct_rows(const struct attn_unit *u)
 
 static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 {
-    const int64_t reals = key_words(room, d) + round_up(dv, MR) / MR * panel_words(room);
+    const int64_t reals = key_words(room, d) + round_up(dv, COLUMNS) / COLUMNS * panel_words(room);
     return round_up(reals * (int64_t)sizeof(real), 64);
 }
 
@@ -138,13 +138,13 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
 
     if (max64(d, dv) <= FEW_NUMBERS && !direct && !paged && !u->key_mask)
         return isnan(pack_numbers(u, k, v, n, keys, values)) ? ATTN_TILE_NONFINITE : 0;
-    for (int64_t j = first; j < n; j += MR) {
-        const elem *key[MR], *value[MR];
+    for (int64_t j = first; j < n; j += STEP) {
+        const elem *key[STEP], *value[STEP];
         if (!paged) {
-            fetch_rows(k + (j + ahead) * k_step, k_step, min64(MR, more - j), d);
-            fetch_rows(v + (j + ahead) * v_step, v_step, min64(MR, more - j), dv);
+            fetch_rows(k + (j + ahead) * k_step, k_step, min64(STEP, more - j), d);
+            fetch_rows(v + (j + ahead) * v_step, v_step, min64(STEP, more - j), dv);
         }
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < STEP; i++) {
             const bool given = j + i < n && (!u->key_mask || u->key_mask[k0 + j + i]);
             hidden += j + i < n && !given;
             key[i] = given ? k + (j + i) * k_step : NULL;
@@ -155,7 +155,11 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
             }
         }
         pack_keys(keys + j * words(d), key, d);
+#if MATRIX
+        bad = matrix_pack_values(values + j / PAIR * MATRIX, panel, value, dv, bad);
+#else
         bad = pack_values(values + j / PAIR * MR, panel, value, dv, bad);
+#endif
     }
     if (direct)
         return ATTN_TILE_DIRECT;

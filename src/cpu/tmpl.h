@@ -48,6 +48,9 @@ INLINE vmask are_below(vec p, vec limit)
     return vec_le(vec_max(p, vec_sub(vec_zero(), p)), limit);
 }
 
+enum { STEP = MATRIX ? 2 * MATRIX : MR };    /* keys whose products are made together */
+enum { COLUMNS = MATRIX ? MATRIX : (int)MR }; /* of values, in a panel */
+
 enum { BQ = NV * VEC_N };     /* rows in a block of the tiled form */
 enum { HALF = (NV + 1) / 2 }; /* vectors that one of few rows is computed in */
 
@@ -62,7 +65,12 @@ INLINE bool are_more(const struct attn_problem *p, int64_t nk, int64_t bytes)
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int64_t words(int64_t d) { return round_up(d, PAIR) / PAIR; }
+
+/* Words of a row of d numbers, those past its end 0. */
+INLINE int64_t words(int64_t d)
+{
+    return round_up(d, MATRIX ? MATRIX * PAIR : (int)PAIR) / PAIR;
+}
 
 enum { LINE = 64 }; /* bytes of a cache line */
 

@@ -73,7 +73,7 @@ enum { BESIDE = MR / PAIR * DOT_COLUMNS };
  * there have to be columns for. */
 INLINE bool in_steps(const struct block *t)
 {
-    return EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
+    return MATRIX || EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
 }
 
 /* Whether they are made beside the products of the next keys. In two halves that pays for whole
@@ -399,7 +399,8 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
 INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j,
                       int64_t j1, int64_t end, bool hides, int64_t n, int nv)
 {
-    const int64_t last = end <= j1 - MR / 2 ? j1 - MR : j1; /* of which half is seen by nobody */
+    const bool half = !MATRIX && end <= j1 - MR / 2; /* of the last ones is seen by nobody */
+    const int64_t last = half ? j1 - MR : j1;
     if (j >= j1)
         return;
     store_scores(t, keys, j, last, n, n, nv);

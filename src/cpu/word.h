@@ -12,6 +12,15 @@
  *   word_seen(w, seen)    0 in place of numbers that are not seen
  *   word_spoil(w, bad)    bad, made NaN where a number is not finite
  *   word_negate(w)        each number of a word times -1
+ *
+ * and, where the set multiplies matrices, MATRIX, their rows and the words of one, which are as many
+ * as a vec has, and what matrix.h works with:
+ *
+ *   matrix_begin(), matrix_end()      around all use by a thread
+ *   matrix_zero(i), matrix_load(i, p, step), matrix_store(i, p, step)
+ *                         matrix i, a constant from 0 to 7; rows lie `step` words apart
+ *   matrix_mac(i, a, b)   matrix i of f32 plus rows a times columns b: row r, place c gets the
+ *                         vec_mac() of word w of row r of a and word c of row w of b, for all w
  */
 #ifndef ATTN_CPU_WORD_H
 #define ATTN_CPU_WORD_H
@@ -19,5 +28,11 @@
 #include "cpu/elem.h"
 
 #include WORD_H
+
+#ifndef MATRIX
+#define MATRIX 0
+INLINE void matrix_begin(void) {}
+INLINE void matrix_end(void) {}
+#endif
 
 #endif
