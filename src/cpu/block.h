@@ -21,6 +21,7 @@ struct block {
     real span;             /* of scores above a firm reference */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
+    int64_t first;      /* matrices: key of the tile whose scores and weights come first, or 0 */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
     int64_t query[BQ];  /* of each lane */
@@ -40,7 +41,7 @@ struct block {
     bool loaded; /* qt holds the queries */
     bool begun;  /* o holds sums */
     bool scaled; /* sinks or dropout change what the sums are multiplied by */
-    int64_t dv, dv_panels; /* dv rounded up to MR / 2, or to COLUMNS for matrices */
+    int64_t dv, dv_panels; /* dv rounded up to MR / 2, or to MATRIX */
     real *p;     /* [room / PAIR][BQ] weights of the tile, as words */
     real *o;     /* [dv][BQ] sums of p v */
     real *r;     /* [BQ] references, scores */
@@ -50,6 +51,17 @@ struct block {
     elem *out[BQ];
     struct attn_range next; /* keys that are asked for meanwhile */
 };
+
+/* Scores of key j of the tile, and the weights of it and of those that share its words. */
+INLINE real *scores_at(const struct block *t, int64_t j)
+{
+    return t->s + (MATRIX ? j - t->first : j) * BQ;
+}
+
+INLINE real *weights_at(const struct block *t, int64_t j)
+{
+    return t->p + (MATRIX ? j - t->first : j) / PAIR * BQ;
+}
 
 /* Sets up all but the memory of the block of rows at row0, which ends at `end` or before. */
 static void block_init(struct block *t, const struct attn_unit *u, int64_t row0, int64_t end)
@@ -65,6 +77,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->shaped = shapes_scores(p);
     t->masked = has_masks(p);
     t->partly = t->far = false;
+    t->first = 0;
     t->capped = NULL;
     t->bias = attn_bias_of(&u->seq);
 
@@ -238,19 +251,11 @@ INLINE void store_half(real *to, const real *qt, const real *keys, int64_t j, in
             vec_store(to + (j + r) * BQ + v * VEC_N, s[r][v]);
 }
 
-#if MATRIX
-#include "cpu/matrix.h"
-#endif
-
 /* Scores of keys j0 .. j1 - 1 of a tile to t->s, for when they are not used at once. */
 INLINE void store_scores(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t step,
                          int64_t n, int nv)
 {
-#if MATRIX
-    matrix_products(t->s, t->qt, keys, j0, j1, step, n, nv);
-#else
     store_products(t->s, t->qt, keys, j0, j1, step, n, keys + (j0 + (t->far ? MR : 0)) * step, nv);
-#endif
 }
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
@@ -282,7 +287,7 @@ static void hide(struct block *t, int64_t k0, int64_t j0, int64_t j1)
     for (int64_t j = j0; j < j1; j++) {
         const bool hidden = mask && k0 + j < t->u->nk && !mask[k0 + j];
         for (int v = 0; v < t->vectors; v++) {
-            real *s = t->s + j * BQ + v * VEC_N;
+            real *s = scores_at(t, j) + v * VEC_N;
             vec_store(s, hidden ? nothing : vec_select(sees(t, j, v), vec_load(s), nothing));
         }
     }
@@ -301,22 +306,6 @@ INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
     return word_seen(b, seen);
 }
 
-/* Word j of column r of a panel that may begin with any column. */
-INLINE const real *word_of_panel(const real *panel, int64_t step, int64_t j, int r)
-{
-#if MATRIX
-    return matrix_word(panel, j, r);
-#else
-    return panel + j * step + r;
-#endif
-}
-
-/* Column c of panels, a multiple of MR. */
-INLINE const real *panel_at(const real *columns, int64_t panel, int64_t c)
-{
-    return columns + c / COLUMNS * panel + c % COLUMNS * MATRIX;
-}
-
 /* acc[r][v] += word j of the first columns of a panel, `step` words apart, by that of p, v < nv. */
 INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, int64_t step,
                     const real *p, int64_t j, bool careful, int columns, int nv)
@@ -327,7 +316,7 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, i
         vec_keep(&w[v]);
     }
     UNROLL for (int r = 0; r < columns; r++) {
-        vec b = vec_set(*word_of_panel(panel, step, j, r));
+        vec b = vec_set(panel[j * step + r]);
         vec_keep(&b);
         UNROLL for (int v = 0; v < nv; v++) {
             const vec seen = careful ? word_where_seen(t, b, j, v) : b;
@@ -364,19 +353,17 @@ INLINE void mix_panel(const struct block *t, real *o, bool add, const real *from
         }
 }
 
-/* The same for n columns, a multiple of MR / 2; COLUMNS of them lie `panel` from the next ones. */
+/* The same for n columns, a multiple of MR / 2; MR of them lie `panel` from the next ones. */
 INLINE void mix(const struct block *t, real *o, int64_t n, bool add, const real *columns,
                 int64_t step, int64_t panel, const real *p, int64_t j0, int64_t j1, bool careful,
                 int nv)
 {
     const int64_t ahead = t->far ? panel : 0;
     int64_t c = 0;
-    for (; c + MR <= n; c += MR)
-        mix_panel(t, o + c * BQ, add, NULL, panel_at(columns, panel, c), step, ahead, p, j0, j1,
-                  careful, MR, nv);
+    for (; c + MR <= n; c += MR, columns += panel)
+        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, careful, MR, nv);
     if (c < n)
-        mix_panel(t, o + c * BQ, add, NULL, panel_at(columns, panel, c), step, ahead, p, j0, j1,
-                  careful, MR / 2, nv);
+        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, careful, MR / 2, nv);
 }
 
 /* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by`

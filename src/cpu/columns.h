@@ -71,7 +71,7 @@ static bool score_tile(struct block *t, int64_t n, const real *keys, int64_t j0,
         return false;
     load_queries(t);
     matrix_begin();
-    store_scores(t, keys, j0, j1, words(t->d), words(t->d), NV);
+    score_keys(t, keys, j0, j1);
     matrix_end();
     if (t->shaped)
         shape_scores(t, n * BK, j0, j1);

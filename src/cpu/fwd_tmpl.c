@@ -73,6 +73,10 @@ static void begin(struct own *own, char *scratch, int64_t n)
     t->l = at, at += BQ;
     t->sum = at, at += BQ;
     t->o = at;
+    if (MATRIX) { /* whose sums go on from what is there */
+        memset(t->o, 0, (size_t)(t->dv_panels * BQ) * sizeof *t->o);
+        t->begun = true;
+    }
     for (int64_t lane = 0; lane < BQ; lane++) {
         t->r[lane] = 0;
         t->limit[lane] = FIRM_LIMIT;
@@ -90,7 +94,7 @@ static void drop(struct block *t, int64_t k0, int64_t j0, int64_t j1)
     draw_kept(t, k0, j0, j1);
     for (int64_t j = j0; j < j1; j += PAIR)
         for (int v = 0; v < t->vectors; v++) {
-            real *p = t->p + j / PAIR * BQ + v * VEC_N;
+            real *p = weights_at(t, j) + v * VEC_N;
             vmask kept[PAIR];
             for (int i = 0; i < PAIR; i++)
                 kept[i] = vmask_of(t->kept[j + i] >> v * VEC_N);
@@ -114,82 +118,6 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
                 t->seen[j] &= ~(UINT32_C(1) << lane);
 }
 
-/* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile that is used where it lies.
- * Where fewer are left, those before are computed once more, and stay as they are. */
-INLINE void mix_direct(struct block *t, const struct place *at, int64_t c, int64_t j0, int64_t j1,
-                       int columns, int nv)
-{
-    const int64_t again = max64(c + columns - t->dv, 0), first = c - again;
-    const size_t bytes = (size_t)(again * BQ) * sizeof(real);
-    real kept[MR * BQ], *const o = t->o + first * BQ;
-    if (again > 0)
-        memcpy(kept, o, bytes);
-    mix_panel(t, o, t->begun, NULL, at->values + first, at->value_step, 0, t->p, j0, j1, false,
-              columns, nv);
-    if (again > 0)
-        memcpy(o, kept, bytes);
-}
-
-/* The same where the keys from `packed` on are packed: they are summed as those of one tile. */
-INLINE void mix_both(struct block *t, const struct place *at, int64_t c, int64_t j0,
-                     int64_t packed, int64_t j1, int columns, int nv)
-{
-    const int64_t again = max64(c + columns - t->dv, 0);
-    _Alignas(64) real sums[2 * MR * BQ];
-    mix_panel(t, sums, false, NULL, at->values + c - again, at->value_step, 0, t->p, j0, packed,
-              false, columns, nv);
-    for (int64_t i = 0; i < again * BQ; i += VEC_N)
-        vec_store(sums + columns * BQ + i, vec_zero());
-    mix_panel(t, t->o + c * BQ, t->begun, sums + again * BQ, at->packed_values + c / MR * at->panel,
-              MR, t->far ? at->panel : 0, t->p, packed, j1, false, columns, nv);
-}
-
-/* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile of which some are used where
- * they lie. */
-INLINE void mix_columns(struct block *t, const struct place *at, int64_t c, int64_t j0, int64_t j1,
-                        int columns, int nv)
-{
-    if (j1 <= at->direct)
-        mix_direct(t, at, c, j0, j1, columns, nv);
-    else
-        mix_both(t, at, c, j0, at->direct, j1, columns, nv);
-}
-
-/* o += p v over keys j0 .. j1 - 1 of the tile. */
-INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
-{
-    int64_t c = 0;
-    if (at->direct <= j0) {
-        mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, false,
-            nv);
-        return;
-    }
-    for (; c + MR <= t->dv_panels; c += MR)
-        mix_columns(t, at, c, j0, j1, MR, nv);
-    if (c < t->dv_panels)
-        mix_columns(t, at, c, j0, j1, MR / 2, nv);
-}
-
-static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
-{
-#if MATRIX
-    if (t->vectors < NV)
-        matrix_mix(t->o, t->dv_panels, t->begun, at->packed_values, at->panel, t->p, j0, j1, HALF);
-    else
-        matrix_mix(t->o, t->dv_panels, t->begun, at->packed_values, at->panel, t->p, j0, j1, NV);
-#else
-    if (t->vectors < NV)
-        mix_keys(t, at, j0, j1, HALF);
-    else
-        mix_keys(t, at, j0, j1, NV);
-#endif
-}
-
-static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
-{
-    mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, true, NV);
-}
-
 /* The keys of tile n that every lane sees, as positions in it, both multiples of STEP. */
 static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0, int64_t j1)
 {
@@ -207,45 +135,11 @@ static struct attn_range whole_part(const struct block *t, int64_t n, int64_t j0
     return r;
 }
 
-/* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`, and of which none is seen
- * from `end` on; `words` and `step`, its key_step, are constants where those are common. */
-INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
-                 int64_t end, int64_t step, int64_t words, int nv)
-{
-    const struct attn_unit *u = t->u;
-    const int64_t k0 = n * BK;
-    const struct attn_range whole = whole_part(t, n, j0, j1);
-    const bool part = whole.hi - whole.lo < j1 - j0, beside = goes_beside(t, at);
-
-    if (part)
-        see_tile(t, k0);
-    push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, end, true, words, nv);
-    if (t->shaped || MATRIX)
-        push_seen(t, at->packed_keys, k0, j0, whole.lo, whole.hi, end, false, words, nv);
-    else if (beside && nv == NV && words == 64 / PAIR && step == words)
-        push_beside_64(t, at, j0, whole.lo, whole.hi);
-    else if (beside && nv == NV && words == 128 / PAIR && step == words)
-        push_beside_128(t, at, j0, whole.lo, whole.hi);
-    else if (beside && EXP2_BESIDE == 5 && nv == NV)
-        push_beside_any(t, at, j0, whole.lo, whole.hi);
-    else if (beside && EXP2_BESIDE == 5)
-        push_beside_half(t, at, j0, whole.lo, whole.hi);
-    else
-        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
-    push_seen(t, at->packed_keys, k0, j0, whole.hi, j1, end, true, words, nv);
-    add_sums(t);
-    if (u->p->dropout.on)
-        drop(t, k0, j0, j1);
-    if ((part || t->bias.data) && u->tile_info[n] & ATTN_TILE_NONFINITE) {
-        see_tile(t, k0);
-        if (t->bias.data)
-            see_bias(t, k0, j0, j1);
-        mix_careful(t, at, j0, j1);
-    } else {
-        mix_whole(t, at, j0, MATRIX ? j1 : min64(j1, round_up(end, AT_ONCE * PAIR)));
-    }
-    t->begun = true;
-}
+#if MATRIX
+#include "cpu/matrix.h"
+#else
+#include "cpu/multiply.h"
+#endif
 
 static struct row row_of(const struct block *t, int64_t lane)
 {
@@ -354,15 +248,7 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
         return;
     if ((n + 1) * BK >= see.hi)
         fetch_results(t);
-    const struct place at = place_of(u, n);
-    if (t->vectors < NV)
-        tile(t, n, &at, j0, j1, end, at.key_step, words(t->d), HALF);
-    else if (!at.direct && t->d == 64) /* constants let the compiler fold the row addresses */
-        tile(t, n, &at, j0, j1, end, 64 / PAIR, 64 / PAIR, NV);
-    else if (!at.direct && t->d == 128)
-        tile(t, n, &at, j0, j1, end, 128 / PAIR, 128 / PAIR, NV);
-    else
-        tile(t, n, &at, j0, j1, end, at.key_step, words(t->d), NV);
+    take_keys(t, n, j0, j1, end);
 }
 
 /* Where an item has several heads their blocks take turns at a tile, and it is packed for those of

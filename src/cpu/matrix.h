@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Products by instructions that multiply matrices, see word.h: scores are keys times queries, and
- * sums of values are their columns times weights. Rows lie in the lanes as everywhere, so that what
- * comes before, between and behind the products is the same. Values are packed column by column,
- * [dv / MATRIX][room / STEP][MATRIX columns][MATRIX words]. Included in block.h.
+ * A tile of keys against a block of rows, by instructions that multiply matrices, see word.h:
+ * scores are keys times queries, sums of values their columns times weights. Rows lie in the lanes
+ * as everywhere, so that what comes between the products is the same.
+ *
+ * A row's keys are taken in steps of STEP, counted from the tile's first, each of them added to the
+ * sums by itself: so no sum depends on what else is in the block. Values that are not finite are
+ * packed as 0, and the sums of rows that see them marked afterwards. Included in fwd_tmpl.c.
  */
-#ifndef ATTN_CPU_MATRIX_H
-#define ATTN_CPU_MATRIX_H
+
+/* ---- Products -------------------------------------------------------------------------------- */
 
 _Static_assert((int)VEC_N == (int)MATRIX && (int)BQ == 2 * MATRIX && (int)STEP == PAIR * MATRIX,
                "a block is two matrices wide, and a row of one has the words of STEP keys");
 
 /* Sums are those of two times MATRIX rows and BQ lanes, or of half as many of either: `rows` and nv,
  * constants. Matrices 0 to 3 hold them, the second ones those of the other rows. */
-INLINE void matrix_clear_sums(int rows, int nv)
+INLINE void clear_sums(int rows, int nv)
 {
     matrix_zero(0);
     if (rows > 1)
@@ -24,7 +27,7 @@ INLINE void matrix_clear_sums(int rows, int nv)
         matrix_zero(3);
 }
 
-INLINE void matrix_load_sums(const real *p, int rows, int nv)
+INLINE void load_sums(const real *p, int rows, int nv)
 {
     matrix_load(0, p, BQ);
     if (rows > 1)
@@ -35,7 +38,7 @@ INLINE void matrix_load_sums(const real *p, int rows, int nv)
         matrix_load(3, p + MATRIX * BQ + MATRIX, BQ);
 }
 
-INLINE void matrix_store_sums(real *p, int rows, int nv)
+INLINE void store_sums(real *p, int rows, int nv)
 {
     matrix_store(0, p, BQ);
     if (rows > 1)
@@ -48,8 +51,8 @@ INLINE void matrix_store_sums(real *p, int rows, int nv)
 
 /* Adds MATRIX words of the rows from a on, `step` apart, and of those from `second` on, times
  * b[MATRIX][BQ]. */
-INLINE void matrix_add(const real *a, const real *second, int64_t step, const real *b, int rows,
-                       int nv)
+INLINE void add_products(const real *a, const real *second, int64_t step, const real *b, int rows,
+                         int nv)
 {
     matrix_load(4, a, step);
     matrix_load(6, b, BQ);
@@ -66,68 +69,116 @@ INLINE void matrix_add(const real *a, const real *second, int64_t step, const re
         matrix_mac(3, 5, 7);
 }
 
-/* Products of rows j0 .. j1 - 1 of a tile, n words each, with columns qt[n][BQ] to `to`; both
- * multiples of STEP. */
-INLINE void matrix_products(real *to, const real *qt, const real *keys, int64_t j0, int64_t j1,
-                            int64_t step, int64_t n, int nv)
+/* Scores of packed keys j0 .. j1 - 1, n words each, to t->s. */
+INLINE void score(struct block *t, const real *keys, int64_t j0, int64_t j1, int64_t n, int nv)
 {
     for (int64_t j = j0; j < j1; j += STEP) {
-        const real *const a = keys + j * step, *const second = a + MATRIX * step;
-        matrix_clear_sums(2, nv);
+        const real *const first = keys + j * n, *const second = first + MATRIX * n;
+        clear_sums(2, nv);
         for (int64_t c = 0; c < n; c += MATRIX)
-            matrix_add(a + c, second + c, step, qt + c * BQ, 2, nv);
-        matrix_store_sums(to + j * BQ, 2, nv);
+            add_products(first + c, second + c, n, t->qt + c * BQ, 2, nv);
+        store_sums(scores_at(t, j), 2, nv);
     }
 }
 
-/* Word j of column r of a panel that may begin with any column. */
-INLINE const real *matrix_word(const real *panel, int64_t j, int64_t r)
+static void score_keys(struct block *t, const real *keys, int64_t j0, int64_t j1)
 {
-    return panel + j / MATRIX * (MATRIX * MATRIX) + r * MATRIX + j % MATRIX;
+    score(t, keys, j0, j1, words(t->d), NV);
 }
 
-/* The same as matrix_mix() of one or two times MATRIX columns. */
-INLINE void matrix_mix_columns(real *o, bool add, const real *columns, int64_t panel,
-                               const real *p, int64_t j0, int64_t j1, int rows, int nv)
+/* Adds the values of n keys, times their weights, to one or two times MATRIX columns of o. */
+INLINE void mix_columns(real *o, const real *values, int64_t panel, const real *p, int64_t n,
+                        int rows, int nv)
 {
-    if (add)
-        matrix_load_sums(o, rows, nv);
-    else
-        matrix_clear_sums(rows, nv);
-    for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += MATRIX)
-        matrix_add(columns + j * MATRIX, columns + panel + j * MATRIX, MATRIX, p + j * BQ, rows,
-                   nv);
-    matrix_store_sums(o, rows, nv);
+    load_sums(o, rows, nv);
+    for (int64_t j = 0; j < n / PAIR; j += MATRIX)
+        add_products(values + j * MATRIX, values + panel + j * MATRIX, MATRIX, p + j * BQ, rows,
+                     nv);
+    store_sums(o, rows, nv);
 }
 
-/* o[n][BQ] becomes columns^T p over keys j0 .. j1 - 1 of the tile, multiples of STEP, or with `add`
- * that and what was there. n is a multiple of MATRIX; as many columns lie `panel` from the next. */
-INLINE void matrix_mix(real *o, int64_t n, bool add, const real *columns, int64_t panel,
-                       const real *p, int64_t j0, int64_t j1, int nv)
+/* The same of all columns; values: those of the first key. */
+INLINE void mix_keys(struct block *t, const real *values, int64_t panel, int64_t n, int nv)
 {
     int64_t c = 0;
-    for (; c + 2 * MATRIX <= n; c += 2 * MATRIX, columns += 2 * panel)
-        matrix_mix_columns(o + c * BQ, add, columns, panel, p, j0, j1, 2, nv);
-    if (c < n)
-        matrix_mix_columns(o + c * BQ, add, columns, panel, p, j0, j1, 1, nv);
+    for (; c + MATRIX < t->dv; c += 2 * MATRIX, values += 2 * panel)
+        mix_columns(t->o + c * BQ, values, panel, t->p, n, 2, nv);
+    if (c < t->dv)
+        mix_columns(t->o + c * BQ, values, panel, t->p, n, 1, nv);
 }
 
-/* Columns of STEP values, each null for zeros, to the rows of panels. Returns bad, NaN if one is not
- * finite. */
-INLINE vec matrix_pack_values(real *to, int64_t panel, const elem *const row[STEP], int64_t dv,
-                              vec bad)
+/* ---- A tile ---------------------------------------------------------------------------------- */
+
+/* Makes sums NaN of which a lane sees a value that is not finite. */
+static NOINLINE void mark_nonfinite(struct block *t, int64_t k0, int64_t j0, int64_t j1)
 {
-    for (int64_t c = 0; c < dv; c += MATRIX, to += panel) {
-        vec w[MATRIX];
-        for (int i = 0; i < MATRIX; i++) {
-            w[i] = value_words(row + i * PAIR, c, min64(dv - c, MATRIX));
-            bad = word_spoil(w[i], bad);
-        }
-        vec_transpose(w);
-        UNROLL for (int i = 0; i < MATRIX; i++)
-            vec_store(to + i * MATRIX, w[i]);
+    const struct attn_unit *u = t->u;
+    see_tile(t, k0);
+    if (t->bias.data)
+        see_bias(t, k0, j0, j1);
+    for (int64_t j = j0; j < min64(j1, u->nk - k0); j++) {
+        if (u->key_mask && !u->key_mask[k0 + j])
+            continue;
+        const elem *const value = row_of_key(u, &u->p->v, k0 + j);
+        for (int64_t c = 0; c < t->dv; c++)
+            for (int v = 0; !isfinite(elem_get(value[c])) && v < t->vectors; v++) {
+                real *const o = t->o + c * BQ + v * VEC_N;
+                vec_store(o, vec_select(sees(t, j, v), vec_set(NAN), vec_load(o)));
+            }
     }
-    return bad;
 }
 
-#endif
+/* Weights of keys j0 .. j1 - 1, 0 of those from `end` on, which nobody sees. */
+static void weigh(struct block *t, int64_t j0, int64_t j1, int64_t end)
+{
+    const int64_t seen = min64(j1, round_up(end, MR));
+    push_scores(t, j0, j0, seen);
+    if (seen < j1)
+        memset(weights_at(t, seen), 0, (size_t)((j1 - seen) / PAIR * BQ) * sizeof *t->p);
+}
+
+/* Keys whose scores and weights are held at a time: they stay in the first cache. */
+enum { PIECE = 2 * STEP };
+
+/* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`, and of which none is seen
+ * from `end` on. */
+INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
+                 int64_t end, int64_t words, int nv)
+{
+    const int64_t k0 = n * BK;
+    const struct attn_range whole = whole_part(t, n, j0, j1);
+    if (whole.hi - whole.lo < j1 - j0)
+        see_tile(t, k0);
+    for (int64_t j = j0; j < j1; j = t->first) {
+        const int64_t next = min64(j + PIECE, j1);
+        t->first = j;
+        for (int64_t i = j; i < next; i += MR)
+            fetch_next(t, i);
+        score(t, at->packed_keys, j, next, words, nv);
+        if (t->shaped)
+            shape_scores(t, k0, j, next);
+        if (j < whole.lo)
+            hide(t, k0, j, min64(next, whole.lo));
+        if (next > whole.hi)
+            hide(t, k0, max64(j, whole.hi), next);
+        weigh(t, j, next, end);
+        if (t->u->p->dropout.on)
+            drop(t, k0, j, next);
+        mix_keys(t, at->packed_values + j * MATRIX / PAIR, at->panel, next - j, nv);
+        t->first = next;
+    }
+    t->first = 0;
+    add_sums(t);
+    if (t->u->tile_info[n] & ATTN_TILE_NONFINITE)
+        mark_nonfinite(t, k0, j0, j1);
+}
+
+/* The same of any size. */
+static void take_keys(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t end)
+{
+    const struct place at = place_of(t->u, n);
+    if (t->vectors < NV)
+        tile(t, n, &at, j0, j1, end, words(t->d), HALF);
+    else
+        tile(t, n, &at, j0, j1, end, words(t->d), NV);
+}

@@ -54,6 +54,39 @@ INLINE vec value_words(const elem *const row[PAIR], int64_t c, int64_t n)
     return word_zip(from);
 }
 
+#if MATRIX
+/* 0 in place of numbers that are not finite. */
+static NOINLINE void clear_nonfinite(vec w[MATRIX])
+{
+    elem part[MATRIX * MATRIX * PAIR];
+    memcpy(part, w, sizeof part);
+    for (int64_t i = 0; i < MATRIX * MATRIX * PAIR; i++)
+        if (!isfinite(elem_get(part[i])))
+            part[i] = 0;
+    memcpy(w, part, sizeof part);
+}
+
+/* STEP values, each null for zeros, to rows of as many words as columns of panels, which lie `panel`
+ * words apart: a column's words lie side by side. Returns bad, NaN if one is not finite. */
+INLINE vec pack_values(real *to, int64_t panel, const elem *const row[STEP], int64_t dv, vec bad)
+{
+    for (int64_t c = 0; c < dv; c += MATRIX, to += panel) {
+        vec w[MATRIX], spoiled = vec_zero();
+        for (int i = 0; i < MATRIX; i++) {
+            w[i] = value_words(row + i * PAIR, c, min64(dv - c, MATRIX));
+            spoiled = word_spoil(w[i], spoiled);
+        }
+        if (!vmask_all(vec_le(spoiled, vec_zero()))) {
+            clear_nonfinite(w);
+            bad = vec_add(bad, spoiled);
+        }
+        vec_transpose(w);
+        UNROLL for (int i = 0; i < MATRIX; i++)
+            vec_store(to + i * MATRIX, w[i]);
+    }
+    return bad;
+}
+#else
 /* n columns from c on of MR values, each null for zeros, to the rows of panels, which lie `panel`
  * words apart. Returns bad, NaN if one is not finite. */
 INLINE vec pack_columns(real *to, int64_t panel, const elem *const row[MR], int64_t c, int64_t n,
@@ -84,6 +117,7 @@ INLINE vec pack_values(real *to, int64_t panel, const elem *const row[MR], int64
         bad = pack_columns(to, panel, row, c, dv > c ? dv - c : 0, bad);
     return bad;
 }
+#endif
 
 /* Asks for a row of n elements that is soon read, or written. */
 INLINE void fetch_row(const elem *row, int64_t n)

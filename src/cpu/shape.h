@@ -98,10 +98,11 @@ static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64
     const vec lowest = vec_set(-INFINITY);
     /* The scale goes in with the bias. */
     const bool with_bias = p->bias.data && !(p->softcap > 0) && !scaling.extreme;
-    for (int64_t at = j0 * BQ; !with_bias && at < j1 * BQ; at += VEC_N)
-        vec_store(t->s + at, scaled_scores(scaling, vec_load(t->s + at)));
+    real *const scores = scores_at(t, j0);
+    for (int64_t at = 0; !with_bias && at < (j1 - j0) * BQ; at += VEC_N)
+        vec_store(scores + at, scaled_scores(scaling, vec_load(scores + at)));
     if (t->capped)
-        memcpy(t->capped + j0 * BQ, t->s + j0 * BQ, (size_t)((j1 - j0) * BQ) * sizeof *t->s);
+        memcpy(t->capped + j0 * BQ, scores, (size_t)((j1 - j0) * BQ) * sizeof *scores);
     const vec rest = vec_set(with_bias ? (real)scaling.scale : 1);
     for (int v = 0; p->bias.data && v < NV; v++)
         for (int64_t j = j0; j < min64(j1, t->u->nk - k0); j += VEC_N) {
@@ -109,7 +110,7 @@ static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64
             vec row[VEC_N];
             load_bias(t, v, k0 + j, n, row);
             for (int64_t i = 0; i < n; i++) {
-                real *s = t->s + (j + i) * BQ + v * VEC_N;
+                real *s = scores_at(t, j + i) + v * VEC_N;
                 const vec sum = vec_fma(vec_load(s), rest, row[i]); /* -inf hides NaN, too */
                 vec_store(s, vec_select(vec_le(row[i], lowest), lowest, sum));
             }
@@ -121,7 +122,7 @@ static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64
             part[i] = (real)(t->query[v * VEC_N + i] + t->u->nk - t->u->nq - k0);
         const vec place = vec_load(part);
         for (int64_t j = j0; j < j1; j++) {
-            real *s = t->s + j * BQ + v * VEC_N;
+            real *s = scores_at(t, j) + v * VEC_N;
             const vec by = vec_sub(place, vec_set((real)j));
             const vec distance = vec_max(by, vec_sub(vec_zero(), by));
             vec_store(s, vec_sub(vec_load(s), vec_mul(slope, distance)));

@@ -155,11 +155,7 @@ static uint8_t pack(const struct attn_unit *u, int64_t t, char *to)
             }
         }
         pack_keys(keys + j * words(d), key, d);
-#if MATRIX
-        bad = matrix_pack_values(values + j / PAIR * MATRIX, panel, value, dv, bad);
-#else
-        bad = pack_values(values + j / PAIR * MR, panel, value, dv, bad);
-#endif
+        bad = pack_values(values + j / PAIR * COLUMNS, panel, value, dv, bad);
     }
     if (direct)
         return ATTN_TILE_DIRECT;

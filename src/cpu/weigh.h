@@ -14,7 +14,7 @@ INLINE vec largest(const struct block *t, int64_t j, int v)
 {
     vec most = vec_set(-INFINITY);
     for (int i = 0; i < MR; i++)
-        most = vec_max(vec_load(t->s + (j + i) * BQ + v * VEC_N), most);
+        most = vec_max(vec_load(scores_at(t, j + i) + v * VEC_N), most);
     return most;
 }
 
@@ -43,19 +43,6 @@ static NOINLINE void first_reference(struct block *t, int64_t j)
     }
 }
 
-/* Gives lanes without a reference the largest of MR scores; -inf is none, and shows as a sum that
- * is not a number. */
-INLINE void begin_references(struct block *t, vec s[MR][NV], int nv)
-{
-    UNROLL for (int v = 0; v < nv; v++) {
-        const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
-        vec most = s[0][v];
-        UNROLL for (int i = 1; i < MR; i++)
-            most = vec_max(s[i][v], most);
-        set_reference(t, v, vec_select(vec_le(l, vec_zero()), most, r));
-    }
-}
-
 /* Whether every lane has a reference. */
 INLINE bool settled(const struct block *t)
 {
@@ -76,19 +63,11 @@ INLINE bool in_steps(const struct block *t)
     return MATRIX || EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
 }
 
-/* Whether they are made beside the products of the next keys. In two halves that pays for whole
- * blocks, packed keys and sizes that are constants. */
-INLINE bool goes_beside(const struct block *t, const struct place *at)
-{
-    return EXP2_BESIDE == 3 ? (t->d == 64 || t->d == 128) && t->vectors == NV && !at->direct
-                            : in_steps(t);
-}
-
 /* Stores the weights p of MR keys of vector v, the first of them j; returns their sum. */
 INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 {
     UNROLL for (int i = 0; i < MR; i += PAIR)
-        vec_store(t->p + (j + i) / PAIR * BQ + v * VEC_N, word_pack(p + i));
+        vec_store(weights_at(t, j + i) + v * VEC_N, word_pack(p + i));
     vec sum = p[0];
     UNROLL for (int i = 1; i < MR; i++)
         sum = vec_add(sum, p[i]);
@@ -102,7 +81,7 @@ INLINE vec exp_scores(struct block *t, int64_t j, int v)
     const bool steps = in_steps(t);
     vec p[MR];
     UNROLL for (int i = 0; i < MR; i++) {
-        const vec score = vec_load(t->s + (j + i) * BQ + v * VEC_N);
+        const vec score = vec_load(scores_at(t, j + i) + v * VEC_N);
         p[i] = steps ? exp2_by_steps(vec_sub(score, r), t->scale, PAIR > 1)
                      : weigh_scores(score, t->scale, r);
     }
@@ -114,8 +93,8 @@ INLINE vec exp_scores(struct block *t, int64_t j, int v)
 static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
 {
     const vec least = least_kept(root), lightest = least_weight(root);
-    for (int64_t i = j0 / PAIR; i < j / PAIR; i++) {
-        real *p = t->p + i * BQ + v * VEC_N;
+    for (int64_t i = j0; i < j; i += PAIR) {
+        real *p = weights_at(t, i) + v * VEC_N;
         const vec w = vec_load(p);
         vec_store(p, PAIR > 1 ? word_times(word_times(w, root), root)
                                  : lower(w, root, lightest));
@@ -161,18 +140,6 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
     }
 }
 
-/* That of MR keys from j on once more, as a reference has to be raised. */
-static NOINLINE void push_again(struct block *t, const struct place *at, int64_t j0, int64_t j)
-{
-    if (!goes_beside(t, at)) { /* else their scores are still there */
-        if (t->vectors < NV)
-            store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), HALF);
-        else
-            store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), NV);
-    }
-    push_scores(t, j0, j, j + MR);
-}
-
 /* Adds the sums of a tile to those of all. */
 INLINE void add_sums(struct block *t)
 {
@@ -196,221 +163,6 @@ INLINE void fetch_next(const struct block *t, int64_t j)
         fetch_soon(k + i * p->k.token, t->d);
         fetch_soon(v + i * p->v.token, t->dv);
     }
-}
-
-#if EXP2_BESIDE == 3
-/* n columns from c on. */
-INLINE void dot_columns(const real *qt, vec s[MR][NV], const real *k, int64_t step, int64_t c,
-                        int64_t n, int nv)
-{
-    UNROLL_BY(1) for (int64_t m = 0; m < n; m++) {
-#ifdef VEC_COLUMN
-        if (nv == NV) {
-            vec_column(s, k + c + m, step, qt + (c + m) * BQ);
-            continue;
-        }
-#endif
-        dot_column(qt, s, k, step, c + m, nv);
-    }
-}
-
-/* Scores of MR keys from j on, `keys`, to t->s, and beside their products the probabilities of the
- * MR keys before, and the sums of these to `sums`. n words a key. Half of the work on each vector
- * goes before some columns and half behind them. Beside the last columns there is none: the branch
- * of take_sums() waits for the last probabilities. */
-INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
-                          const real *next, int64_t j, real *sums, int nv)
-{
-    const struct exponent scale = t->scale;
-    const real *const before = t->s + (j - MR) * BQ, *const qt = t->qt, *const r = t->r;
-    real *const p = t->p + (j - MR) * BQ;
-    const int64_t each = n / (MR * nv), line = LINE / (int64_t)sizeof(real);
-    vec s[MR][NV], sum[NV];
-    clear_products(s, nv);
-    UNROLL for (int v = 0; v < nv; v++)
-        sum[v] = vec_zero();
-    UNROLL_BY(1) for (int i = 0; i < MR; i++)
-        UNROLL for (int v = 0; v < nv; v++) {
-            const int lane = i * BQ + v * VEC_N;
-            const int64_t c = (i * nv + v) * each;
-            const int64_t from = n * v / nv / line * line, to = n * (v + 1) / nv / line * line;
-            struct exp2_steps e;
-            fetch_ahead(next, i * n + from, (int)(to - from));
-            exp2_begin(&e, vec_sub(vec_load(before + lane), vec_load(r + v * VEC_N)), scale, false);
-            vec_spill(&e.rest);
-            vec_spill(&e.power);
-            UNROLL_BY(1) for (int64_t m = 0; m < each / 2; m++) {
-                dot_columns(qt, s, keys, step, c + 2 * m, 1, nv);
-                dot_columns(qt, s, keys, step, c + 2 * m + 1, 1, nv);
-            }
-            dot_columns(qt, s, keys, step, c + each / 2 * 2, each % 2, nv);
-            const vec w = exp2_end(&e);
-            vec_store(p + lane, w);
-            sum[v] = vec_add(sum[v], w);
-        }
-    UNROLL for (int v = 0; v < nv; v++)
-        vec_store(sums + v * VEC_N, sum[v]);
-    dot_columns(qt, s, keys, step, MR * nv * each, n % (MR * nv), nv);
-    keep_products(t->s + j * BQ, s, nv);
-}
-#else
-/* The same with a step of each word after a column; at least BESIDE nv words a key. */
-INLINE void dot_and_weigh(struct block *t, const real *keys, int64_t step, int64_t n,
-                          const real *next, int64_t j, real *sums, int nv)
-{
-    const struct exponent scale = t->scale;
-    const real *const before = t->s + (j - MR) * BQ;
-    real *const p = t->p + (j - MR) / PAIR * BQ;
-    int64_t c = 0;
-    vec s[MR][NV];
-    _Static_assert((int)DOT_COLUMNS == 4, "a column for each step");
-    clear_products(s, nv);
-    UNROLL for (int v = 0; v < nv; v++) {
-        const vec r = vec_load(t->r + v * VEC_N);
-        vec sum = vec_zero();
-        UNROLL_BY(1) for (int i = 0; i < MR; i += PAIR, c += DOT_COLUMNS) {
-            struct exp2_steps e[PAIR];
-            vec w[PAIR];
-            fetch_ahead(next, c * MR, DOT_COLUMNS * MR);
-            dot_column(t->qt, s, keys, step, c, nv);
-            UNROLL for (int h = 0; h < PAIR; h++) {
-                const vec score = vec_load(before + (i + h) * BQ + v * VEC_N);
-                exp2_begin(&e[h], vec_sub(score, r), scale, PAIR > 1);
-            }
-            dot_column(t->qt, s, keys, step, c + 1, nv);
-            UNROLL for (int h = 0; h < PAIR; h++)
-                exp2_split(&e[h], scale, PAIR > 1);
-            dot_column(t->qt, s, keys, step, c + 2, nv);
-            UNROLL for (int h = 0; h < PAIR; h++)
-                exp2_square(&e[h]);
-            dot_column(t->qt, s, keys, step, c + 3, nv);
-            UNROLL for (int h = 0; h < PAIR; h++) {
-                w[h] = exp2_end(&e[h]);
-                sum = vec_add(sum, w[h]);
-            }
-            vec_store(p + i / PAIR * BQ + v * VEC_N, word_pack(w));
-        }
-        vec_store(sums + v * VEC_N, sum);
-    }
-    dot_from(t->qt, s, keys, step, c, n, next, nv);
-    keep_products(t->s + j * BQ, s, nv);
-}
-#endif
-
-/* Adds the sums of the probabilities of MR keys from j on, unless a reference has to be raised. */
-INLINE void take_sums(struct block *t, const struct place *at, int64_t j0, int64_t j,
-                      const vec sum[NV], int nv)
-{
-    bool fits = true;
-    UNROLL for (int v = 0; v < nv; v++)
-        fits &= vmask_all(are_below(sum[v], vec_load(t->limit + v * VEC_N))) != 0;
-    if (__builtin_expect(!fits, 0))
-        push_again(t, at, j0, j);
-    else
-        UNROLL for (int v = 0; v < nv; v++)
-            vec_store(t->sum + v * VEC_N, vec_add(vec_load(t->sum + v * VEC_N), sum[v]));
-}
-
-/* Scores and softmax of keys j .. j1 - 1, which every lane sees, the probabilities of MR keys
- * beside the products of the next ones: scores of these with probabilities of those, then the sums
- * of those, and only then the references of these. step, n: at->key_step and words of a key, which
- * may be constants. */
-INLINE void push_beside(struct block *t, const struct place *at, int64_t j0, int64_t j, int64_t j1,
-                        int64_t step, int64_t n, int nv)
-{
-    const int64_t ahead = t->far ? MR * step : 0;
-    bool begun = settled(t);
-    real sums[BQ];
-    vec sum[NV];
-    if (j >= j1)
-        return;
-    fetch_next(t, j);
-    store_scores(t, at->keys, j, j + MR, step, n, nv);
-    if (!begun)
-        first_reference(t, j);
-    for (j += MR; j < j1; j += MR) {
-        const real *const keys = at->keys + j * step, *next = at->direct ? t->qt : keys + ahead;
-        fetch_next(t, j);
-        dot_and_weigh(t, keys, step, n, next, j, sums, nv);
-        UNROLL for (int v = 0; v < nv; v++)
-            sum[v] = vec_load(sums + v * VEC_N);
-        take_sums(t, at, j0, j - MR, sum, nv);
-        begun = begun || settled(t);
-        if (!begun)
-            first_reference(t, j);
-    }
-    UNROLL for (int v = 0; v < nv; v++)
-        sum[v] = exp_scores(t, j - MR, v);
-    take_sums(t, at, j0, j - MR, sum, nv);
-}
-
-/* That for common sizes and for any: functions, so that compilers find registers for each. */
-static NOINLINE void push_beside_64(struct block *t, const struct place *at, int64_t j0, int64_t j,
-                                    int64_t j1)
-{
-    push_beside(t, at, j0, j, j1, 64 / PAIR, 64 / PAIR, NV);
-}
-
-static NOINLINE void push_beside_128(struct block *t, const struct place *at, int64_t j0,
-                                     int64_t j, int64_t j1)
-{
-    push_beside(t, at, j0, j, j1, 128 / PAIR, 128 / PAIR, NV);
-}
-
-static NOINLINE void push_beside_any(struct block *t, const struct place *at, int64_t j0,
-                                     int64_t j, int64_t j1)
-{
-    push_beside(t, at, j0, j, j1, at->key_step, words(t->d), NV);
-}
-
-static NOINLINE void push_beside_half(struct block *t, const struct place *at, int64_t j0,
-                                      int64_t j, int64_t j1)
-{
-    push_beside(t, at, j0, j, j1, at->key_step, words(t->d), HALF);
-}
-
-/* The same where scores never leave the registers. */
-INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
-                          int64_t j1, int64_t step, int64_t n, int nv)
-{
-    bool begun = false;
-    for (; j < j1; j += MR) {
-        const real *const keys = at->keys + j * step;
-        vec s[MR][NV], sum[NV];
-        fetch_next(t, j);
-        dot_keys(t->qt, s, keys, step, n, at->direct ? t->qt : keys + (t->far ? MR * step : 0), nv);
-        begun = begun || settled(t);
-        if (!begun)
-            begin_references(t, s, nv);
-        UNROLL for (int v = 0; v < nv; v++) {
-            const vec r = vec_load(t->r + v * VEC_N);
-            vec p[MR];
-            UNROLL for (int i = 0; i < MR; i++)
-                p[i] = EXP2_BESIDE == 3 ? exp2_all_steps(vec_sub(s[i][v], r), t->scale, false)
-                                        : vec_exp2(vec_sub(s[i][v], r), t->scale, WEIGHT_BITS);
-            sum[v] = add_keys(t, j, v, p);
-        }
-        take_sums(t, at, j0, j, sum, nv);
-    }
-}
-
-/* The same for any keys and scores. hides: some lane does not see some of the keys, and none sees
- * one from `end` on. */
-INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j,
-                      int64_t j1, int64_t end, bool hides, int64_t n, int nv)
-{
-    const bool half = !MATRIX && end <= j1 - MR / 2; /* of the last ones is seen by nobody */
-    const int64_t last = half ? j1 - MR : j1;
-    if (j >= j1)
-        return;
-    store_scores(t, keys, j, last, n, n, nv);
-    if (last < j1)
-        store_half(t->s, t->qt, keys, last, n, n, nv);
-    if (t->shaped)
-        shape_scores(t, k0, j, j1);
-    if (hides)
-        hide(t, k0, j, j1);
-    push_scores(t, j0, j, j1);
 }
 
 #endif
