@@ -23,7 +23,8 @@ KINDS(scalar)
 KINDS(neon)
 KINDS(avx2)
 KINDS(avx512)
-extern const struct vectors vectors_bf16_avx512bf16, vectors_bf16_amxbf16, vectors_bf16_neonbf16;
+extern const struct vectors vectors_bf16_avx512bf16, vectors_bf16_neonbf16, vectors_bf16_amxbf16,
+    vectors_bf16_amxbf16_emulated;
 
 static const struct set {
     const char *isa;
@@ -50,6 +51,9 @@ static const struct set {
 #endif
 #if ATTN_HAVE_AMXBF16
     DOT_ROW(amxbf16),
+#endif
+#if ATTN_HAVE_AMXBF16_EMULATED
+    DOT_ROW(amxbf16_emulated),
 #endif
 };
 
@@ -311,6 +315,58 @@ static void check_powers(const struct vectors *v, const char *isa, bool wide, in
     }
 }
 
+/* ---- Matrices -------------------------------------------------------------------------------- */
+
+/* Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS: numbers below the
+ * smallest normal one count as 0, given or made, and all roundings are to nearest; the first and the
+ * second numbers of words are summed apart. */
+static float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0, x) : x; }
+
+static float expected_sum(float sum, const uint16_t *row, const uint16_t *column, int lanes)
+{
+    float part[2] = {0, 0};
+    for (int w = 0; w < lanes; w++)
+        for (int i = 0; i < 2; i++)
+            part[i] = flushed(fmaf(flushed(attn_bf16_to_f32(row[2 * w + i])),
+                                   flushed(attn_bf16_to_f32(column[w * 2 * lanes + i])), part[i]));
+    return flushed(flushed(sum) + flushed(part[0] + part[1]));
+}
+
+/* Of some size, in one problem of four of sizes far apart; also numbers that are none. */
+static uint16_t number_to_multiply(struct rng *r, int64_t problem)
+{
+    static const float special[] = {0.0f, -0.0f, 1e-40f, -1e-39f, FLT_MIN, INFINITY, NAN};
+    const double size = problem % 4 == 3 ? ldexp(1, (int)rng_below(r, 250) - 130) : 1;
+    if (problem % 8 > 3 && rng_below(r, 200) == 0)
+        return attn_f32_to_bf16(special[rng_below(r, sizeof special / sizeof special[0])]);
+    return attn_f32_to_bf16((float)((2 * rng_uniform(r) - 1) * size));
+}
+
+static void check_matrices(const struct vectors *v, const char *isa)
+{
+    enum { PROBLEMS = 200 };
+    struct rng r = rng_seeded(16);
+    const int n = v->lanes;
+    for (int64_t problem = 0; problem < PROBLEMS; problem++) {
+        uint16_t rows[LANES * 2 * LANES], columns[LANES * 2 * LANES];
+        float sums[LANES * LANES], given[LANES * LANES];
+        for (int i = 0; i < n * 2 * n; i++) {
+            rows[i] = number_to_multiply(&r, problem);
+            columns[i] = number_to_multiply(&r, problem);
+        }
+        for (int i = 0; i < n * n; i++)
+            given[i] = sums[i] = attn_bf16_to_f32(number_to_multiply(&r, problem)) * 1.001f;
+        v->multiply(sums, rows, columns);
+        for (int i = 0; i < n * n; i++) {
+            const float expected =
+                expected_sum(given[i], rows + i / n * 2 * n, columns + i % n * 2, n);
+            EXPECT(sums[i] == expected || (isnan(sums[i]) && isnan(expected)),
+                   "%s: row %d, column %d of matrices %lld become %a, expected %a", isa, i / n,
+                   i % n, (long long)problem, (double)sums[i], (double)expected);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 
 static void check_set(const struct set *s)
@@ -323,6 +379,8 @@ static void check_set(const struct set *s)
     }
     if (s->words)
         check_zip(v, s->isa);
+    if (v->multiply)
+        check_matrices(v, s->isa);
     check_masks(v, s->isa, false);
     check_tanh(v, s->isa, false);
     for (int kind = 0; kind < POWERS; kind++)

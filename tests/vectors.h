@@ -25,6 +25,9 @@ struct vectors {
      * zip: the first numbers of all words, then the second ones. */
     void (*pack)(uint16_t *to, const float *first, const float *second);
     void (*zip)(uint16_t *to, const uint16_t *first, const uint16_t *second);
+    /* Rows times columns added to sums[lanes][lanes]: rows[lanes][2 * lanes], and
+     * columns[lanes][lanes] words of two; null where the set multiplies no matrices. */
+    void (*multiply)(float *sums, const uint16_t *rows, const uint16_t *columns);
 };
 
 #endif

@@ -47,8 +47,24 @@ static void to_bf16(uint16_t *to, const float *from) { vec_to_bf16(to, vec_load(
 #define NARROW {0}
 #endif
 
+#if MATRIX
+#define MULTIPLY .multiply = multiply,
+static void multiply(float *sums, const uint16_t *rows, const uint16_t *columns)
+{
+    matrix_begin();
+    matrix_load(3, sums, MATRIX);
+    matrix_load(5, (const real *)(const void *)rows, MATRIX);
+    matrix_load(6, (const real *)(const void *)columns, MATRIX);
+    matrix_mac(3, 5, 6);
+    matrix_store(3, sums, MATRIX);
+    matrix_end();
+}
+#else
+#define MULTIPLY
+#endif
+
 #if WORDS_OF_TWO
-#define WORDS .pack = pack, .zip = zip,
+#define WORDS .pack = pack, .zip = zip, MULTIPLY
 static void pack(uint16_t *to, const float *first, const float *second)
 {
     const vec a[PAIR] = {vec_load(first), vec_load(second)}, w = word_pack(a);

@@ -77,8 +77,11 @@ static bool has_avx512(void)
 KERNELS(avx512)
 #endif
 
-#if ATTN_HAVE_AVX512BF16
+#if ATTN_HAVE_AVX512BF16 || ATTN_HAVE_AMXBF16
 static bool has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
+#if ATTN_HAVE_AVX512BF16
 KERNEL(bf16, avx512bf16)
 #endif
 
@@ -115,6 +118,10 @@ static bool has_amxbf16(void)
 KERNEL(bf16, amxbf16)
 #endif
 
+#if ATTN_HAVE_AMXBF16_EMULATED
+KERNEL(bf16, amxbf16_emulated)
+#endif
+
 /* Slowest first. */
 static const struct {
     const char *name;
@@ -125,6 +132,9 @@ static const struct {
 } sets[] = {
 #if ATTN_HAVE_SCALAR
     SET(scalar, always, scalar),
+#endif
+#if ATTN_HAVE_AMXBF16_EMULATED
+    SET(avx512, has_avx512, amxbf16_emulated),
 #endif
 #if ATTN_HAVE_NEON
     SET(neon, always, neon),
