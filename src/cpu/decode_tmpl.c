@@ -66,6 +66,14 @@ static int64_t rows_of_several(const struct attn_problem *p, int64_t nk, bool tu
     return REAL_BITS == 32 && d < VEC_N && nk < 64 ? LEAST_ROWS : FEW * 5 / 8;
 }
 
+/* The same beside blocks that multiply matrices, which only have to pack for it. */
+static int64_t rows_beside_matrices(const struct attn_problem *p, int64_t nk)
+{
+    if (nk >= MANY_KEYS && max64(p->head_dim, p->head_dim_v) <= ALWAYS_NARROW)
+        return FEW;
+    return nk <= 16 ? FEW * 6 / 8 : FEW / 2;
+}
+
 /*
  * Up to how many rows are better here than in the tiled form, whose blocks compute no fewer than
  * the lanes of HALF vectors: sums of products, or turning, weigh more where heads are small, and
@@ -80,6 +88,8 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
     const bool same_type = sizeof(elem) == sizeof(real), packs = !same_type || p->head_dim_v < MR;
     const bool turns = packs && nk >= MANY_KEYS &&
                        is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : SOME_KEYS - 1);
+    if (BESIDE_MATRIX)
+        return rows_beside_matrices(p, nk);
     return same_type && LANES == VEC_N ? rows_of_one(p, nk, turns) : rows_of_several(p, nk, turns);
 }
 
@@ -107,6 +117,8 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const int64_t past = rows % BQ, past_half = past - LANES;
     const bool longer = more && REAL_BITS == 64 && p->head_dim > 8 * VEC_N;
     const int64_t some = longer ? 0 : !more ? 1 : widest ? 3 : 2;
+    if (BESIDE_MATRIX) /* whose lanes cost little once keys are packed */
+        return 0;
     if (past_half > 0)
         return (wide || many) && !once && past_half <= FEW * some / 8 ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4

@@ -71,14 +71,14 @@ static NOINLINE void clear_nonfinite(vec w[MATRIX])
 INLINE vec pack_values(real *to, int64_t panel, const elem *const row[STEP], int64_t dv, vec bad)
 {
     for (int64_t c = 0; c < dv; c += MATRIX, to += panel) {
-        vec w[MATRIX], spoiled = vec_zero();
+        vec w[MATRIX], sizes = vec_zero();
         for (int i = 0; i < MATRIX; i++) {
             w[i] = value_words(row + i * PAIR, c, min64(dv - c, MATRIX));
-            spoiled = word_spoil(w[i], spoiled);
+            sizes = word_largest(sizes, w[i]);
         }
-        if (!vmask_all(vec_le(spoiled, vec_zero()))) {
+        if (__builtin_expect(!word_all_finite(sizes), 0)) {
             clear_nonfinite(w);
-            bad = vec_add(bad, spoiled);
+            bad = vec_set(NAN);
         }
         vec_transpose(w);
         UNROLL for (int i = 0; i < MATRIX; i++)

@@ -16,6 +16,8 @@
  * and, where the set multiplies matrices, MATRIX, their rows and the words of one, which are as many
  * as a vec has, and what matrix.h works with:
  *
+ *   word_largest(a, b)    the sizes of numbers of b, or those in a where they are larger
+ *   word_all_finite(a)    whether they are all finite
  *   matrix_begin(), matrix_end()      around all use by a thread
  *   matrix_zero(i), matrix_load(i, p, step), matrix_store(i, p, step)
  *                         matrix i, a constant from 0 to 7; rows lie `step` words apart
@@ -28,6 +30,10 @@
 #include "cpu/elem.h"
 
 #include WORD_H
+
+#ifndef BESIDE_MATRIX
+#define BESIDE_MATRIX 0 /* whether blocks of the same set multiply matrices where this does not */
+#endif
 
 #ifndef MATRIX
 #define MATRIX 0

@@ -35,3 +35,16 @@ INLINE vec word_negate(vec w)
     const __m512i signs = _mm512_set1_epi32((int)0x80008000);
     return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(w), signs));
 }
+
+/* The larger sizes, number by number, as integers; and whether all are those of finite numbers. */
+INLINE vec word_largest(vec a, vec b)
+{
+    const __m512i size = _mm512_and_si512(_mm512_castps_si512(b), _mm512_set1_epi16(0x7fff));
+    return _mm512_castsi512_ps(_mm512_max_epu16(_mm512_castps_si512(a), size));
+}
+
+INLINE bool word_all_finite(vec sizes)
+{
+    return _mm512_cmplt_epu16_mask(_mm512_castps_si512(sizes), _mm512_set1_epi16(0x7f80)) ==
+           UINT32_MAX;
+}
