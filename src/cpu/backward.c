@@ -61,7 +61,7 @@ bool attn_backward_plan(struct attn_backward_plan *s, const struct attn_problem 
     if (p->dbias.data)
         items += (double)kernel->biases(p);
 
-    const double work = WORK * attn_team_work(p, kernel->block_rows);
+    const double work = WORK * attn_team_work(p, kernel->block_rows, false);
     s->threads = attn_team_for(work, items, attn_team_threads(work, threads));
     s->room = p->key.max < ATTN_TILE_KEYS ? (p->key.max + 7) / 8 * 8 : ATTN_TILE_KEYS;
     s->strips = strips_of(p, kernel, p->query.max);

@@ -21,7 +21,7 @@ struct block {
     real span;             /* of scores above a firm reference */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
-    int64_t first;      /* matrices: key of the tile whose scores and weights come first, or 0 */
+    int64_t first;      /* matrices: the key of the tile whose scores come first in s, or 0 */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
     int64_t query[BQ];  /* of each lane */
@@ -52,7 +52,7 @@ struct block {
     struct attn_range next; /* keys that are asked for meanwhile */
 };
 
-/* Scores of key j of the tile, and the weights of it and of those that share its words. */
+/* Scores of key j of the tile; and the weights of it and of those that share its words. */
 INLINE real *scores_at(const struct block *t, int64_t j)
 {
     return t->s + (MATRIX ? j - t->first : j) * BQ;
@@ -60,7 +60,7 @@ INLINE real *scores_at(const struct block *t, int64_t j)
 
 INLINE real *weights_at(const struct block *t, int64_t j)
 {
-    return t->p + (MATRIX ? j - t->first : j) / PAIR * BQ;
+    return t->p + j / PAIR * BQ;
 }
 
 /* Sets up all but the memory of the block of rows at row0, which ends at `end` or before. */

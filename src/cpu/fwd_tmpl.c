@@ -349,6 +349,7 @@ static void unseeing(const struct attn_unit *u, struct attn_range queries)
 
 const struct attn_cpu_kernel KERNEL(attn_fwd) = {
     .block_rows = BQ,
+    .matrices = MATRIX > 0,
     .tile_bytes = tile_bytes,
     .scratch_bytes = scratch_bytes,
     .pack = pack,

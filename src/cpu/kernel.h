@@ -147,6 +147,7 @@ struct attn_cpu_decode {
 struct attn_cpu_kernel {
     const struct attn_cpu_decode *decode;
     int32_t block_rows;
+    bool matrices; /* whose products are those of matrices */
     /* Bytes of a packed tile, and of the scratch memory of a thread for so many blocks; multiples
      * of 64. */
     int64_t (*tile_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t room);

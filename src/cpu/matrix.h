@@ -86,25 +86,27 @@ static void score_keys(struct block *t, const real *keys, int64_t j0, int64_t j1
     score(t, keys, j0, j1, words(t->d), NV);
 }
 
-/* Adds the values of n keys, times their weights, to one or two times MATRIX columns of o. */
-INLINE void mix_columns(real *o, const real *values, int64_t panel, const real *p, int64_t n,
-                        int rows, int nv)
+/* Adds the values of keys j0 .. j1 - 1, times their weights, to one or two times MATRIX columns of
+ * o. */
+INLINE void mix_columns(real *o, const real *values, int64_t panel, const real *p, int64_t j0,
+                        int64_t j1, int rows, int nv)
 {
     load_sums(o, rows, nv);
-    for (int64_t j = 0; j < n / PAIR; j += MATRIX)
+    for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += MATRIX)
         add_products(values + j * MATRIX, values + panel + j * MATRIX, MATRIX, p + j * BQ, rows,
                      nv);
     store_sums(o, rows, nv);
 }
 
-/* The same of all columns; values: those of the first key. */
-INLINE void mix_keys(struct block *t, const real *values, int64_t panel, int64_t n, int nv)
+/* The same of all columns. */
+INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_t j1, int nv)
 {
+    const real *values = at->packed_values;
     int64_t c = 0;
-    for (; c + MATRIX < t->dv; c += 2 * MATRIX, values += 2 * panel)
-        mix_columns(t->o + c * BQ, values, panel, t->p, n, 2, nv);
+    for (; c + MATRIX < t->dv; c += 2 * MATRIX, values += 2 * at->panel)
+        mix_columns(t->o + c * BQ, values, at->panel, t->p, j0, j1, 2, nv);
     if (c < t->dv)
-        mix_columns(t->o + c * BQ, values, panel, t->p, n, 1, nv);
+        mix_columns(t->o + c * BQ, values, at->panel, t->p, j0, j1, 1, nv);
 }
 
 /* ---- A tile ---------------------------------------------------------------------------------- */
@@ -128,16 +130,16 @@ static NOINLINE void mark_nonfinite(struct block *t, int64_t k0, int64_t j0, int
     }
 }
 
-/* Weights of keys j0 .. j1 - 1, 0 of those from `end` on, which nobody sees. */
-static void weigh(struct block *t, int64_t j0, int64_t j1, int64_t end)
+/* Weights of keys j .. j1 - 1, 0 of those from `end` on, which nobody sees. */
+static void weigh(struct block *t, int64_t j0, int64_t j, int64_t j1, int64_t end)
 {
     const int64_t seen = min64(j1, round_up(end, MR));
-    push_scores(t, j0, j0, seen);
+    push_scores(t, j0, j, seen);
     if (seen < j1)
         memset(weights_at(t, seen), 0, (size_t)((j1 - seen) / PAIR * BQ) * sizeof *t->p);
 }
 
-/* Keys whose scores and weights are held at a time: they stay in the first cache. */
+/* Keys whose scores are held at a time: they stay in the first cache. */
 enum { PIECE = 2 * STEP };
 
 /* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`, and of which none is seen
@@ -161,13 +163,13 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
             hide(t, k0, j, min64(next, whole.lo));
         if (next > whole.hi)
             hide(t, k0, max64(j, whole.hi), next);
-        weigh(t, j, next, end);
+        weigh(t, j0, j, next, end);
         if (t->u->p->dropout.on)
             drop(t, k0, j, next);
-        mix_keys(t, at->packed_values + j * MATRIX / PAIR, at->panel, next - j, nv);
         t->first = next;
     }
     t->first = 0;
+    mix_keys(t, at, j0, j1, nv);
     add_sums(t);
     if (t->u->tile_info[n] & ATTN_TILE_NONFINITE)
         mark_nonfinite(t, k0, j0, j1);

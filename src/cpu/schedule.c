@@ -258,7 +258,7 @@ static int32_t threads_of(const struct attn_problem *p, const struct attn_cpu_ke
 {
     if (allowed == 1)
         return 1;
-    const double work = attn_team_work(p, kernel->block_rows);
+    const double work = attn_team_work(p, kernel->block_rows, kernel->matrices);
     const int32_t worth = attn_team_threads(work, allowed);
     return worth == 1 ? 1 : attn_team_for(work, items_of(p, kernel), worth);
 }
@@ -520,7 +520,7 @@ static bool keeps_shares(const struct attn_schedule *s, const struct attn_proble
     const double most = 1e5; /* nanoseconds */
     return s->threads > 1 && s->alike && s->decoded == 0 && s->slots == s->threads &&
            units % s->threads == 0 && attn_dtype_size(p->dtype) < 4 &&
-           attn_team_work(p, kernel->block_rows) < most * (double)units;
+           attn_team_work(p, kernel->block_rows, kernel->matrices) < most * (double)units;
 }
 
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,
