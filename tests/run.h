@@ -33,7 +33,7 @@ struct target {
     long served, kernel_named; /* calls; and those whose kernel's name tells the set */
 };
 
-enum { MOST_TARGETS = 8 };
+enum { MOST_TARGETS = 10 };
 
 /* Those that the options leave, are built in and run here; others are reported as skipped. */
 int targets_open(struct target *list, const struct options *o);
@@ -66,7 +66,8 @@ forward_fn run_pass(const struct problem *p);
 enum run_answer run_problem(const struct problem *p, struct target *t, forward_fn forward,
                             struct result *r, char *why, size_t why_size);
 
-/* The same, reported as a failed or skipped check unless RUN_OK. */
+/* The same, reported as a failed or skipped check unless RUN_OK, or unless another target's kernels
+ * are the same. */
 bool run_or_report(const struct options *o, const struct problem *p, struct target *t,
                    forward_fn forward, struct result *r);
 
