@@ -47,7 +47,7 @@ static inline vec multiply_add(vec a, vec b, vec c) { return a * b + c; }
 #define PASTE(elem, isa) peak_##elem##_##isa
 #define NAME(elem, isa) PASTE(elem, isa)
 
-#if defined(__AMX_BF16__)
+#if MATRICES
 /* Products of tiles: four sums, two times two operands. */
 double NAME(ATTN_ELEM, ATTN_ISA)(int64_t steps)
 {

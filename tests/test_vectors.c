@@ -342,6 +342,28 @@ static uint16_t number_to_multiply(struct rng *r, int64_t problem)
     return attn_f32_to_bf16((float)((2 * rng_uniform(r) - 1) * size));
 }
 
+/* A process may use some only when the library has asked the system: makes it ask. */
+static bool are_allowed(const char *isa)
+{
+    attn_options o = attn_options_init();
+    attn_context *context;
+    attn_desc d = attn_desc_init();
+    attn_explanation e = attn_explanation_init();
+    bool named = false;
+
+    o.isa = isa;
+    o.backend = ATTN_BACKEND_CPU;
+    attn_context_create(&context, &o);
+    d.head_dim = 1;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_BF16;
+    attn_explain(context, &d, ATTN_PASS_FORWARD, &e);
+    for (int32_t n = 0; n < e.count; n++)
+        named = named || (e.candidates[n].backend == ATTN_BACKEND_CPU &&
+                          strstr(e.candidates[n].kernel, isa));
+    attn_context_destroy(context);
+    return named;
+}
+
 static void check_matrices(const struct vectors *v, const char *isa)
 {
     enum { PROBLEMS = 200 };
@@ -379,8 +401,10 @@ static void check_set(const struct set *s)
     }
     if (s->words)
         check_zip(v, s->isa);
-    if (v->multiply)
+    if (v->multiply && are_allowed(s->isa))
         check_matrices(v, s->isa);
+    else if (v->multiply)
+        report_fail("%s: the system does not allow it", s->isa);
     check_masks(v, s->isa, false);
     check_tanh(v, s->isa, false);
     for (int kind = 0; kind < POWERS; kind++)

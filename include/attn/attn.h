@@ -99,7 +99,7 @@ typedef struct attn_options {
     size_t size;          /* sizeof(attn_options), set by attn_options_init() */
     attn_backend backend; /* one that is named serves or refuses; only automatic tries others */
     int32_t threads;      /* most threads a call may use, up to 1024; default: OpenMP's choice */
-    const char *isa;      /* best CPU instruction set to use, by name ("scalar", "avx2", "avx512");
+    const char *isa;      /* best CPU instruction set to use, by name (see attn_isa_name());
                              default: environment variable ATTN_ISA, else the machine's best */
     void *stream;         /* cuda: the cudaStream_t to work on; default: the default stream */
     attn_allocator allocator; /* default: the C library's */

@@ -24,9 +24,10 @@ static void plan_forward(const struct attn_settings *s, const struct attn_proble
                          struct attn_plan *plan)
 {
     struct attn_schedule schedule;
-    const struct attn_cpu_kernel *kernel = attn_isa_kernel(s->isa, p->dtype);
     if (!attn_plan_offers(plan, p, FORWARD, "cpu"))
         return;
+    const int32_t isa = attn_isa_allowed(s->isa, p->dtype);
+    const struct attn_cpu_kernel *kernel = attn_isa_kernel(isa, p->dtype);
     if (!attn_schedule_plan(&schedule, p, kernel, s->threads) || schedule.bytes > PTRDIFF_MAX) {
         refuse_size(plan, p);
         return;
@@ -39,7 +40,7 @@ static void plan_forward(const struct attn_settings *s, const struct attn_proble
                       : schedule.tiled == 0 ? "decode"
                                             : "tiled and decode";
     plan->kernel[1] = attn_dtype_name(p->dtype);
-    plan->kernel[2] = attn_isa_name(s->isa, NULL);
+    plan->kernel[2] = attn_isa_name(isa, NULL);
 }
 
 static void plan_backward(const struct attn_settings *s, const struct attn_problem *p,

@@ -50,18 +50,19 @@ bool attn_backward_plan(struct attn_backward_plan *s, const struct attn_problem 
                         const struct attn_cpu_backward *kernel, int32_t threads)
 {
     int64_t units, rows;
-    double items = 0;
+    double items = 0, work = 0;
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units) ||
         __builtin_mul_overflow(p->query.max, p->group, &rows) ||
         rows > INT64_MAX - kernel->strip_rows)
         return false;
-    for (int64_t b = 0; b < p->batch; b++)
+    for (int64_t b = 0; b < p->batch; b++) {
         items += (double)items_of(attn_axis_len(&p->key, b)) * (double)p->heads_kv;
+        work += WORK * attn_team_work_of(p, b, kernel->block_rows, false);
+    }
     if (p->dbias.data)
         items += (double)kernel->biases(p);
 
-    const double work = WORK * attn_team_work(p, kernel->block_rows, false);
     s->threads = attn_team_for(work, items, attn_team_threads(work, threads));
     s->room = p->key.max < ATTN_TILE_KEYS ? (p->key.max + 7) / 8 * 8 : ATTN_TILE_KEYS;
     s->strips = strips_of(p, kernel, p->query.max);

@@ -21,7 +21,8 @@ struct block {
     real span;             /* of scores above a firm reference */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
-    int64_t first;      /* matrices: the key of the tile whose scores come first in s, or 0 */
+    int64_t first, scored; /* matrices: keys of the tile whose scores come first in s, or 0, and
+                              behind the last */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
     int64_t query[BQ];  /* of each lane */
@@ -39,7 +40,7 @@ struct block {
     /* The forward pass. */
     bool leads;  /* it is the first of its item */
     bool loaded; /* qt holds the queries */
-    bool begun;  /* o holds sums */
+    bool begun;  /* o holds sums; for matrices, zeros before */
     bool scaled; /* sinks or dropout change what the sums are multiplied by */
     int64_t dv, dv_panels; /* dv rounded up to MR / 2, or to MATRIX */
     real *p;     /* [room / PAIR][BQ] weights of the tile, as words */
@@ -77,7 +78,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->shaped = shapes_scores(p);
     t->masked = has_masks(p);
     t->partly = t->far = false;
-    t->first = 0;
+    t->first = t->scored = 0;
     t->capped = NULL;
     t->bias = attn_bias_of(&u->seq);
 

@@ -5,7 +5,7 @@
  * Queries lie in the lanes. A block of BQ = NV * VEC_N rows is transposed once to qt[d][BQ]; scores
  * and probabilities are [keys][BQ], the output accumulator o[dv][BQ], so the softmax has no
  * horizontal operation and both products are the same register block: MR broadcast elements of a
- * packed operand by NV vectors.
+ * packed operand by NV vectors (multiply.h), or matrices of as many rows as lanes (matrix.h).
  *
  * The softmax works in powers of two, relative to a reference per row that is not always the
  * maximum: it comes from the first keys that the row sees, and is raised only if the weights of MR
@@ -73,10 +73,8 @@ static void begin(struct own *own, char *scratch, int64_t n)
     t->l = at, at += BQ;
     t->sum = at, at += BQ;
     t->o = at;
-    if (MATRIX) { /* whose sums go on from what is there */
+    if (MATRIX) /* whose sums go on from what is there */
         memset(t->o, 0, (size_t)(t->dv_panels * BQ) * sizeof *t->o);
-        t->begun = true;
-    }
     for (int64_t lane = 0; lane < BQ; lane++) {
         t->r[lane] = 0;
         t->limit[lane] = FIRM_LIMIT;

@@ -7,8 +7,10 @@
 
 #if ATTN_HAVE_AMXBF16
 #include <cpuid.h>
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 #endif
 
 #if ATTN_HAVE_NEONBF16 && defined(__linux__)
@@ -25,9 +27,10 @@
     BACKWARD(f32, isa) BACKWARD(f64, isa) BACKWARD(f16, isa) BACKWARD(bf16, isa) \
     SOFTMAX(f32, isa) SOFTMAX(f64, isa)
 
-/* A set whose kernels for bf16 are those of another name; the backward pass has none of these. */
-#define SET(isa, usable, bf16_isa) \
-    {#bf16_isa, usable, \
+/* A set whose kernels for bf16 are those of another name, and what has to allow these, if not null;
+ * the backward pass has none of these. */
+#define SET(isa, usable, bf16_isa, allowed) \
+    {#bf16_isa, usable, allowed, \
      {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
       [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}, \
      {[ATTN_F32] = &attn_bwd_f32_##isa, [ATTN_F64] = &attn_bwd_f64_##isa, \
@@ -86,17 +89,6 @@ KERNEL(bf16, avx512bf16)
 #endif
 
 #if ATTN_HAVE_AMXBF16
-/* A process may use tiles once it has asked Linux, from then on in all its threads. */
-static bool ask_for_tiles(void)
-{
-#if defined(__linux__)
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
-#else
-    return false;
-#endif
-}
-
 static bool find_amxbf16(void)
 {
     enum { BF16 = 1 << 22, TILES = 1 << 24, SAVED = 3 << 17 };
@@ -105,7 +97,7 @@ static bool find_amxbf16(void)
         !(d & TILES))
         return false;
     __asm__("xgetbv" : "=a"(kept), "=d"(above) : "c"(0)); /* what the system saves of a thread */
-    return (kept & SAVED) == SAVED && ask_for_tiles();
+    return (kept & SAVED) == SAVED;
 }
 
 static bool has_amxbf16(void)
@@ -114,6 +106,21 @@ static bool has_amxbf16(void)
     if (found == 0)
         found = find_amxbf16() ? 1 : -1;
     return found > 0;
+}
+
+/* A process may use tiles once it has asked Linux, from then on and in all its threads; it is
+ * refused where a thread's stack for signals has no room for them. */
+static bool ask_for_tiles(void)
+{
+#if defined(__linux__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    static atomic_int answer; /* 0: not yet asked */
+    if (answer == 0)
+        answer = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 ? 1 : -1;
+    return answer > 0;
+#else
+    return false;
+#endif
 }
 KERNEL(bf16, amxbf16)
 #endif
@@ -126,33 +133,34 @@ KERNEL(bf16, amxbf16_emulated)
 static const struct {
     const char *name;
     bool (*usable)(void);
+    bool (*allowed)(void);
     const struct attn_cpu_kernel *kernel[ATTN_BOOL]; /* by element type */
     const struct attn_cpu_backward *backward[ATTN_BOOL];
     const struct attn_softmax *softmax[ATTN_F64 + 1]; /* by computing type */
 } sets[] = {
 #if ATTN_HAVE_SCALAR
-    SET(scalar, always, scalar),
+    SET(scalar, always, scalar, NULL),
 #endif
 #if ATTN_HAVE_AMXBF16_EMULATED
-    SET(avx512, has_avx512, amxbf16_emulated),
+    SET(avx512, has_avx512, amxbf16_emulated, NULL),
 #endif
 #if ATTN_HAVE_NEON
-    SET(neon, always, neon),
+    SET(neon, always, neon, NULL),
 #endif
 #if ATTN_HAVE_NEONBF16
-    SET(neon, has_neonbf16, neonbf16),
+    SET(neon, has_neonbf16, neonbf16, NULL),
 #endif
 #if ATTN_HAVE_AVX2
-    SET(avx2, has_avx2, avx2),
+    SET(avx2, has_avx2, avx2, NULL),
 #endif
 #if ATTN_HAVE_AVX512
-    SET(avx512, has_avx512, avx512),
+    SET(avx512, has_avx512, avx512, NULL),
 #endif
 #if ATTN_HAVE_AVX512BF16
-    SET(avx512, has_avx512bf16, avx512bf16),
+    SET(avx512, has_avx512bf16, avx512bf16, NULL),
 #endif
 #if ATTN_HAVE_AMXBF16
-    SET(avx512, has_amxbf16, amxbf16),
+    SET(avx512, has_amxbf16, amxbf16, ask_for_tiles),
 #endif
 };
 
@@ -172,6 +180,15 @@ int32_t attn_isa_best(void)
     int32_t n = SETS - 1;
     while (!sets[n].usable())
         n--;
+    return n;
+}
+
+int32_t attn_isa_allowed(int32_t n, attn_dtype dtype)
+{
+    while (dtype == ATTN_BF16 && sets[n].allowed && !sets[n].allowed())
+        do
+            n--;
+        while (!sets[n].usable());
     return n;
 }
 

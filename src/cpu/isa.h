@@ -11,6 +11,10 @@
 /* Index, as attn_isa_name() counts, of the best set that this machine can run. */
 int32_t attn_isa_best(void);
 
+/* The set that serves forward calls for an element type where n is to: a lower one where the system
+ * does not let the process use it. Only this asks, once. */
+int32_t attn_isa_allowed(int32_t n, attn_dtype dtype);
+
 /* The kernels of set n for an element type; null where there is none. */
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype);
 const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype);

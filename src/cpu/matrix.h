@@ -139,7 +139,8 @@ static void weigh(struct block *t, int64_t j0, int64_t j, int64_t j1, int64_t en
         memset(weights_at(t, seen), 0, (size_t)((j1 - seen) / PAIR * BQ) * sizeof *t->p);
 }
 
-/* Keys whose scores are held at a time: they stay in the first cache. */
+/* Keys whose scores are held at a time: they stay in the first cache. Where pieces begin and end
+ * does not depend on what the rows of a block see, as references do on what is in a piece. */
 enum { PIECE = 2 * STEP };
 
 /* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`, and of which none is seen
@@ -152,8 +153,9 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     if (whole.hi - whole.lo < j1 - j0)
         see_tile(t, k0);
     for (int64_t j = j0; j < j1; j = t->first) {
-        const int64_t next = min64(j + PIECE, j1);
+        const int64_t next = min64(j / PIECE * PIECE + PIECE, j1);
         t->first = j;
+        t->scored = next;
         for (int64_t i = j; i < next; i += MR)
             fetch_next(t, i);
         score(t, at->packed_keys, j, next, words, nv);
@@ -173,6 +175,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     add_sums(t);
     if (t->u->tile_info[n] & ATTN_TILE_NONFINITE)
         mark_nonfinite(t, k0, j0, j1);
+    t->begun = true;
 }
 
 /* The same of any size. */

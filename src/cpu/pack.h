@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Keys and values as the kernels' products take them: rows of words, [d / PAIR], and panels of MR
- * columns, [d / MR][room / PAIR][MR] words.
+ * columns, [d / MR][room / PAIR][MR] words; for matrices of MATRIX columns, whose words lie side by
+ * side for STEP values, [d / MATRIX][room / STEP][MATRIX][MATRIX].
  */
 #ifndef ATTN_CPU_PACK_H
 #define ATTN_CPU_PACK_H

@@ -252,13 +252,24 @@ static double items_of(const struct attn_problem *p, const struct attn_cpu_kerne
     return items * (double)p->heads_kv;
 }
 
+/* Nanoseconds of one thread, roughly. */
+static double work_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel)
+{
+    double work = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const bool matrices = kernel->matrices && !is_decode(p, kernel, b, rows_of(p, b));
+        work += attn_team_work_of(p, b, kernel->block_rows, matrices);
+    }
+    return work;
+}
+
 /* Out of those allowed. */
 static int32_t threads_of(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
                           int32_t allowed)
 {
     if (allowed == 1)
         return 1;
-    const double work = attn_team_work(p, kernel->block_rows, kernel->matrices);
+    const double work = work_of(p, kernel);
     const int32_t worth = attn_team_threads(work, allowed);
     return worth == 1 ? 1 : attn_team_for(work, items_of(p, kernel), worth);
 }
@@ -520,7 +531,7 @@ static bool keeps_shares(const struct attn_schedule *s, const struct attn_proble
     const double most = 1e5; /* nanoseconds */
     return s->threads > 1 && s->alike && s->decoded == 0 && s->slots == s->threads &&
            units % s->threads == 0 && attn_dtype_size(p->dtype) < 4 &&
-           attn_team_work(p, kernel->block_rows, kernel->matrices) < most * (double)units;
+           work_of(p, kernel) < most * (double)units;
 }
 
 void attn_schedule_run(const struct attn_schedule *s, const struct attn_problem *p,

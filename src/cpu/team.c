@@ -176,7 +176,8 @@ static void work(void *arg, int32_t thread, int32_t threads)
     }
 }
 
-double attn_team_work(const struct attn_problem *p, int64_t block_rows, bool matrices)
+double attn_team_work_of(const struct attn_problem *p, int64_t b, int64_t block_rows,
+                         bool matrices)
 {
     /* Nanoseconds of a Zen 4 with AVX-512 and blocks of 32 rows; narrower vectors take longer for
      * what is in them. With matrices, of a Granite Rapids. */
@@ -184,15 +185,11 @@ double attn_team_work(const struct attn_problem *p, int64_t block_rows, bool mat
     const double row = 15, key = 1.5, unit = 200;
     const double widths = (double)(p->head_dim + p->head_dim_v), heads_q = (double)p->heads_q;
     const double heads_kv = (double)p->heads_kv;
-    double vectors = 0, others = 0;
-    for (int64_t b = 0; b < p->batch; b++) {
-        const double rows = (double)attn_axis_len(&p->query, b) * heads_q;
-        const double keys = (double)attn_axis_len(&p->key, b) * heads_kv;
-        vectors += attn_pairs_of(p, b) * heads_q * (product * widths + weight) +
-                   (rows * of_query + keys * of_key) * widths;
-        others += rows * row + keys * key + heads_kv * unit;
-    }
-    return vectors * 32 / (double)block_rows + others;
+    const double rows = (double)attn_axis_len(&p->query, b) * heads_q;
+    const double keys = (double)attn_axis_len(&p->key, b) * heads_kv;
+    const double vectors = attn_pairs_of(p, b) * heads_q * (product * widths + weight) +
+                           (rows * of_query + keys * of_key) * widths;
+    return vectors * 32 / (double)block_rows + rows * row + keys * key + heads_kv * unit;
 }
 
 int32_t attn_team_threads(double work, int32_t allowed)

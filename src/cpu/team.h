@@ -33,9 +33,10 @@ size_t attn_team_bytes(int32_t slots);
 void attn_team_run(int32_t threads, int32_t slots, int64_t units,
                    const struct attn_team_work *work, bool keeps, void *arg, void *memory);
 
-/* Nanoseconds that the forward pass takes one thread, roughly, in blocks of so many rows, which
- * may multiply matrices. */
-double attn_team_work(const struct attn_problem *p, int64_t block_rows, bool matrices);
+/* Nanoseconds that the forward pass of sequence b takes one thread, roughly, in blocks of so many
+ * rows, which may multiply matrices. */
+double attn_team_work_of(const struct attn_problem *p, int64_t b, int64_t block_rows,
+                         bool matrices);
 
 /* Threads out of those allowed that are worth waking for so many nanoseconds of work; and out of
  * them those that so many items are enough for, one more than are whole ones if that saves as

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Packed tiles of the forward pass. A tile holds its keys as rows of words, [room][d / PAIR], then
- * its values in panels. Rows up to the next multiple of MR are 0, and so are keys and values that
+ * its values in panels. Rows up to the next multiple of STEP are 0, and so are keys and values that
  * the mask hides. Where few rows share a tile only its last keys are packed, those that fill no
  * group of MR: to pack the others would take longer than it saves.
  */
@@ -47,7 +47,8 @@ static int64_t tile_bytes(int64_t d, int64_t dv, int64_t room)
 }
 
 /* Where the words of a tile lie: packed, key j at packed_keys + j words(d); column c of value j, or
- * pair of values, at packed_values + c / MR panel + (j / PAIR) MR + c % MR. The first `direct` keys
+ * pair of values, at packed_values + c / MR panel + (j / PAIR) MR + c % MR, or where pack.h says so
+ * for matrices. The first `direct` keys
  * are not packed but in the caller's tensors: key j at keys + j key_step, column c of value j at
  * values + j value_step + c. Where there are none of those, `keys` are the packed ones. */
 struct place {

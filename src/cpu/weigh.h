@@ -9,11 +9,12 @@
 #include "cpu/block.h"
 #include "cpu/tile.h"
 
-/* The largest of MR scores of vector v from j on, which lie in t->s. */
+/* The largest of MR scores of vector v from j on, which lie in t->s; with matrices, which make more
+ * at a time, of all that follow there. */
 INLINE vec largest(const struct block *t, int64_t j, int v)
 {
     vec most = vec_set(-INFINITY);
-    for (int i = 0; i < MR; i++)
+    for (int64_t i = 0, n = MATRIX ? t->scored - j : MR; i < n; i++)
         most = vec_max(vec_load(scores_at(t, j + i) + v * VEC_N), most);
     return most;
 }
@@ -96,8 +97,7 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
     for (int64_t i = j0; i < j; i += PAIR) {
         real *p = weights_at(t, i) + v * VEC_N;
         const vec w = vec_load(p);
-        vec_store(p, PAIR > 1 ? word_times(word_times(w, root), root)
-                                 : lower(w, root, lightest));
+        vec_store(p, PAIR > 1 ? word_lower(w, root) : lower(w, root, lightest));
     }
     for (int64_t c = 0; t->begun && c < t->dv_panels; c++) {
         real *o = t->o + c * BQ + v * VEC_N;

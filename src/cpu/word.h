@@ -8,7 +8,7 @@
  *   word_load(p)          VEC_N words of the PAIR * VEC_N elements from p on
  *   word_zip(row)         VEC_N words, each of one element from each of PAIR rows
  *   word_pack(a)          the same of numbers in the computing type, rounded to nearest even
- *   word_times(w, by)     each number of a word times that lane of `by`
+ *   word_lower(w, root)   each number of a word times that lane of `root`, twice
  *   word_seen(w, seen)    0 in place of numbers that are not seen
  *   word_spoil(w, bad)    bad, made NaN where a number is not finite
  *   word_negate(w)        each number of a word times -1
@@ -18,11 +18,14 @@
  *
  *   word_largest(a, b)    the sizes of numbers of b, or those in a where they are larger
  *   word_all_finite(a)    whether they are all finite
- *   matrix_begin(), matrix_end()      around all use by a thread
+ *   matrix_begin(), matrix_end()
+ *                         around all use by a thread; nothing that is called between them may use
+ *                         matrices of its own
  *   matrix_zero(i), matrix_load(i, p, step), matrix_store(i, p, step)
  *                         matrix i, a constant from 0 to 7; rows lie `step` words apart
- *   matrix_mac(i, a, b)   matrix i of f32 plus rows a times columns b: row r, place c gets the
- *                         vec_mac() of word w of row r of a and word c of row w of b, for all w
+ *   matrix_mac(i, a, b)   matrix i of f32 plus rows a times columns b: to row r, place c go the
+ *                         products of word w of row r of a and word c of row w of b, for all w;
+ *                         first and second numbers are summed apart, then added
  */
 #ifndef ATTN_CPU_WORD_H
 #define ATTN_CPU_WORD_H

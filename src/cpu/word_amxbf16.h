@@ -27,9 +27,11 @@ INLINE void matrix_end(void) { _tile_release(); }
     do { \
         AMX_ORDERED; \
         _tile_loadd(i, p, (step) * (int64_t)sizeof(real)); \
+        AMX_ORDERED; \
     } while (0)
 #define matrix_store(i, p, step) \
     do { \
+        AMX_ORDERED; \
         _tile_stored(i, p, (step) * (int64_t)sizeof(real)); \
         AMX_ORDERED; \
     } while (0)

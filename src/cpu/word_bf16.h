@@ -9,9 +9,10 @@
  */
 enum { PAIR = 2 };
 
-INLINE vec word_times(vec w, vec by)
+INLINE vec word_lower(vec w, vec root)
 {
-    const vec a[] = {vec_mul(low_half(w), by), vec_mul(high_half(w), by)};
+    const vec a[] = {vec_mul(vec_mul(low_half(w), root), root),
+                     vec_mul(vec_mul(high_half(w), root), root)};
     return word_pack(a);
 }
 
