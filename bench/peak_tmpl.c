@@ -47,29 +47,6 @@ static inline vec multiply_add(vec a, vec b, vec c) { return a * b + c; }
 #define PASTE(elem, isa) peak_##elem##_##isa
 #define NAME(elem, isa) PASTE(elem, isa)
 
-#if MATRICES
-/* Products of tiles: four sums, two times two operands. */
-double NAME(ATTN_ELEM, ATTN_ISA)(int64_t steps)
-{
-    enum { PRODUCTS_OF_TILES = 4, ROWS = 16, NUMBERS = 32 };
-    static const struct {
-        uint8_t palette, start, none[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } shape = {.palette = 1,
-               .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-               .rows = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS}};
-    _tile_loadconfig(&shape);
-    for (int64_t s = 0; s < steps; s++) {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_release();
-    return (double)steps * PRODUCTS_OF_TILES * 2 * ROWS * ROWS * NUMBERS;
-}
-#else
 double NAME(ATTN_ELEM, ATTN_ISA)(int64_t steps)
 {
     volatile real factor = 0.5, term = 0.5; /* unknown to the compiler */
@@ -93,4 +70,3 @@ double NAME(ATTN_ELEM, ATTN_ISA)(int64_t steps)
     term = total; /* so that nothing is left out */
     return 2.0 * PRODUCTS * (double)steps * CHAINS * LANES;
 }
-#endif
