@@ -80,6 +80,21 @@ attn_context *target_context(const struct target *t, int32_t threads)
     return context;
 }
 
+/* Whether the system lets the process use the set, for which the library asks where a call in bf16
+ * wants it. */
+static bool is_allowed(const struct target *t)
+{
+    attn_explanation e = attn_explanation_init();
+    attn_desc d = attn_desc_init();
+    d.head_dim = 1;
+    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_BF16;
+    attn_explain(t->context, &d, ATTN_PASS_FORWARD, &e);
+    for (int32_t n = 0; t->isa && n < e.count; n++)
+        if (e.candidates[n].backend == ATTN_BACKEND_CPU)
+            return strstr(e.candidates[n].kernel, t->isa) != NULL;
+    return true;
+}
+
 static void target_open(struct target *list, int *count, const struct options *o,
                         attn_backend backend, const char *isa)
 {
@@ -90,11 +105,15 @@ static void target_open(struct target *list, int *count, const struct options *o
         (o->isa && (!isa || strcmp(o->isa, isa) != 0)))
         return;
     t.context = target_context(&t, o->threads);
-    if (t.context)
+    if (t.context && is_allowed(&t)) {
         list[(*count)++] = t;
-    else
+    } else if (t.context) {
+        attn_context_destroy(t.context);
+        report_skip("instruction set %s: the system does not allow it", isa);
+    } else {
         report_skip("backend %s%s%s: not built in or no device", t.name, isa ? " " : "",
                     isa ? isa : "");
+    }
 }
 
 /* Whether the cuda backend is built in and has a device, whatever it offers. */
