@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "context.h"
 #include "compare.h"
 #include "gen.h"
 #include "report.h"
@@ -80,21 +81,6 @@ attn_context *target_context(const struct target *t, int32_t threads)
     return context;
 }
 
-/* Whether the system lets the process use the set, for which the library asks where a call in bf16
- * wants it. */
-static bool is_allowed(const struct target *t)
-{
-    attn_explanation e = attn_explanation_init();
-    attn_desc d = attn_desc_init();
-    d.head_dim = 1;
-    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_BF16;
-    attn_explain(t->context, &d, ATTN_PASS_FORWARD, &e);
-    for (int32_t n = 0; t->isa && n < e.count; n++)
-        if (e.candidates[n].backend == ATTN_BACKEND_CPU)
-            return strstr(e.candidates[n].kernel, t->isa) != NULL;
-    return true;
-}
-
 static void target_open(struct target *list, int *count, const struct options *o,
                         attn_backend backend, const char *isa)
 {
@@ -105,7 +91,7 @@ static void target_open(struct target *list, int *count, const struct options *o
         (o->isa && (!isa || strcmp(o->isa, isa) != 0)))
         return;
     t.context = target_context(&t, o->threads);
-    if (t.context && is_allowed(&t)) {
+    if (t.context && (!isa || context_serves(t.context, isa))) {
         list[(*count)++] = t;
     } else if (t.context) {
         attn_context_destroy(t.context);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attn/attn.h"
+#include "context.h"
 #include "expect.h"
 #include "half.h"
 #include "rng.h"
@@ -342,26 +343,13 @@ static uint16_t number_to_multiply(struct rng *r, int64_t problem)
     return attn_f32_to_bf16((float)((2 * rng_uniform(r) - 1) * size));
 }
 
-/* A process may use some only when the library has asked the system: makes it ask. */
-static bool are_allowed(const char *isa)
+/* Makes the library ask for what a process may only use then. */
+static bool may_multiply(const char *isa)
 {
-    attn_options o = attn_options_init();
-    attn_context *context;
-    attn_desc d = attn_desc_init();
-    attn_explanation e = attn_explanation_init();
-    bool named = false;
-
-    o.isa = isa;
-    o.backend = ATTN_BACKEND_CPU;
-    attn_context_create(&context, &o);
-    d.head_dim = 1;
-    d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_BF16;
-    attn_explain(context, &d, ATTN_PASS_FORWARD, &e);
-    for (int32_t n = 0; n < e.count; n++)
-        named = named || (e.candidates[n].backend == ATTN_BACKEND_CPU &&
-                          strstr(e.candidates[n].kernel, isa));
+    attn_context *context = context_of_isa(isa);
+    const bool serves = context_serves(context, isa);
     attn_context_destroy(context);
-    return named;
+    return serves;
 }
 
 static void check_matrices(const struct vectors *v, const char *isa)
@@ -401,7 +389,7 @@ static void check_set(const struct set *s)
     }
     if (s->words)
         check_zip(v, s->isa);
-    if (v->multiply && are_allowed(s->isa))
+    if (v->multiply && may_multiply(s->isa))
         check_matrices(v, s->isa);
     else if (v->multiply)
         report_skip("instruction set %s: the system does not allow it", s->isa);

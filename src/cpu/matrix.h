@@ -15,39 +15,25 @@ _Static_assert((int)VEC_N == (int)MATRIX && (int)BQ == 2 * MATRIX && (int)STEP =
                "a block is two matrices wide, and a row of one has the words of STEP keys");
 
 /* Sums are those of two times MATRIX rows and BQ lanes, or of half as many of either: `rows` and nv,
- * constants. Matrices 0 to 3 hold them, the second ones those of the other rows. */
-INLINE void clear_sums(int rows, int nv)
-{
-    matrix_zero(0);
-    if (rows > 1)
-        matrix_zero(1);
-    if (nv == NV)
-        matrix_zero(2);
-    if (rows > 1 && nv == NV)
-        matrix_zero(3);
-}
+ * constants. Matrices 0 to 3 hold them: what(i, at) for each, which begins `at` words behind the
+ * first. */
+#define EACH_SUM(rows, nv, what) \
+    do { \
+        what(0, 0); \
+        if ((rows) > 1) \
+            what(1, MATRIX * BQ); \
+        if ((nv) == NV) \
+            what(2, MATRIX); \
+        if ((rows) > 1 && (nv) == NV) \
+            what(3, MATRIX * BQ + MATRIX); \
+    } while (0)
+#define CLEAR_SUM(i, at) matrix_zero(i)
+#define LOAD_SUM(i, at) matrix_load(i, p + (at), BQ)
+#define STORE_SUM(i, at) matrix_store(i, p + (at), BQ)
 
-INLINE void load_sums(const real *p, int rows, int nv)
-{
-    matrix_load(0, p, BQ);
-    if (rows > 1)
-        matrix_load(1, p + MATRIX * BQ, BQ);
-    if (nv == NV)
-        matrix_load(2, p + MATRIX, BQ);
-    if (rows > 1 && nv == NV)
-        matrix_load(3, p + MATRIX * BQ + MATRIX, BQ);
-}
-
-INLINE void store_sums(real *p, int rows, int nv)
-{
-    matrix_store(0, p, BQ);
-    if (rows > 1)
-        matrix_store(1, p + MATRIX * BQ, BQ);
-    if (nv == NV)
-        matrix_store(2, p + MATRIX, BQ);
-    if (rows > 1 && nv == NV)
-        matrix_store(3, p + MATRIX * BQ + MATRIX, BQ);
-}
+INLINE void clear_sums(int rows, int nv) { EACH_SUM(rows, nv, CLEAR_SUM); }
+INLINE void load_sums(const real *p, int rows, int nv) { EACH_SUM(rows, nv, LOAD_SUM); }
+INLINE void store_sums(real *p, int rows, int nv) { EACH_SUM(rows, nv, STORE_SUM); }
 
 /* Adds MATRIX words of the rows from a on, `step` apart, and of those from `second` on, times
  * b[MATRIX][BQ]. */
