@@ -32,9 +32,14 @@ attn_context *context_of_isa(const char *isa)
 
 bool context_serves(attn_context *context, const char *isa)
 {
+    enum { TOKENS = 100 }; /* more than are few */
+    static uint16_t x[TOKENS], out[TOKENS];
     attn_explanation e = attn_explanation_init();
     attn_desc d = attn_desc_init();
-    d.head_dim = 1;
+    d.batch = d.heads_q = d.head_dim = 1;
+    d.query.seqlen = d.key.seqlen = TOKENS;
+    d.q.data = d.k.data = d.v.data = x;
+    d.out.data = out;
     d.q.dtype = d.k.dtype = d.v.dtype = d.out.dtype = ATTN_BF16;
     attn_explain(context, &d, ATTN_PASS_FORWARD, &e);
     for (int32_t n = 0; n < e.count; n++) {

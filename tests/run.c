@@ -464,7 +464,8 @@ static enum run_answer ask(const struct call *c, struct target *t, char *why, si
             return RUN_REFUSED;
         }
         t->served++;
-        t->kernel_named += !t->isa || strstr(a->kernel, t->isa) != NULL;
+        const char *const last = strrchr(a->kernel, ' ');
+        t->kernel_named += !t->isa || (last && strcmp(last + 1, t->isa) == 0);
         return RUN_OK;
     }
     snprintf(why, size, "attn_explain does not list the backend");

@@ -24,14 +24,20 @@ static void plan_forward(const struct attn_settings *s, const struct attn_proble
                          struct attn_plan *plan)
 {
     struct attn_schedule schedule;
+    const struct attn_cpu_kernel *kernel;
+    int32_t isa = s->isa, allowed = s->isa;
     if (!attn_plan_offers(plan, p, FORWARD, "cpu"))
         return;
-    const int32_t isa = attn_isa_allowed(s->isa, p->dtype);
-    const struct attn_cpu_kernel *kernel = attn_isa_kernel(isa, p->dtype);
-    if (!attn_schedule_plan(&schedule, p, kernel, s->threads) || schedule.bytes > PTRDIFF_MAX) {
-        refuse_size(plan, p);
-        return;
-    }
+    do { /* again, where the system does not allow what blocks want */
+        isa = allowed;
+        kernel = attn_isa_kernel(isa, p->dtype);
+        if (!attn_schedule_plan(&schedule, p, kernel, s->threads) ||
+            schedule.bytes > PTRDIFF_MAX) {
+            refuse_size(plan, p);
+            return;
+        }
+        allowed = schedule.tiled > 0 ? attn_isa_allowed(isa, p->dtype) : isa;
+    } while (allowed != isa);
     memcpy(plan->layout, &schedule, sizeof schedule);
     plan->workspace = schedule.bytes;
     plan->threads = schedule.threads;

@@ -85,11 +85,11 @@ static int64_t rows_beside_matrices(const struct attn_problem *p, int64_t nk)
  */
 static int64_t most_rows(const struct attn_problem *p, int64_t nk)
 {
+    if (BESIDE_MATRIX)
+        return rows_beside_matrices(p, nk);
     const bool same_type = sizeof(elem) == sizeof(real), packs = !same_type || p->head_dim_v < MR;
     const bool turns = packs && nk >= MANY_KEYS &&
                        is_narrow(p, FEW * 5 / 8 + 1, same_type ? nk : SOME_KEYS - 1);
-    if (BESIDE_MATRIX)
-        return rows_beside_matrices(p, nk);
     return same_type && LANES == VEC_N ? rows_of_one(p, nk, turns) : rows_of_several(p, nk, turns);
 }
 
@@ -108,6 +108,8 @@ static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
  * many, as both read them, and none where that takes longer than to compute idle lanes. */
 static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
 {
+    if (BESIDE_MATRIX) /* whose lanes cost little once keys are packed */
+        return 0;
     const bool same_type = sizeof(elem) == sizeof(real), many = nk >= MANY_KEYS;
     const bool wide = p->head_dim >= (same_type ? 2 : 4) * VEC_N;
     const bool widest = same_type && p->head_dim >= 4 * VEC_N;
@@ -117,8 +119,6 @@ static int64_t rest_rows(const struct attn_problem *p, int64_t rows, int64_t nk)
     const int64_t past = rows % BQ, past_half = past - LANES;
     const bool longer = more && REAL_BITS == 64 && p->head_dim > 8 * VEC_N;
     const int64_t some = longer ? 0 : !more ? 1 : widest ? 3 : 2;
-    if (BESIDE_MATRIX) /* whose lanes cost little once keys are packed */
-        return 0;
     if (past_half > 0)
         return (wide || many) && !once && past_half <= FEW * some / 8 ? past_half : 0;
     const int64_t most = widest && !far                 ? FEW * 3 / 4

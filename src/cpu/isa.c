@@ -7,6 +7,7 @@
 
 #if ATTN_HAVE_AMXBF16
 #include <cpuid.h>
+#include <errno.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -115,8 +116,10 @@ static bool ask_for_tiles(void)
 #if defined(__linux__)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
     static atomic_int answer; /* 0: not yet asked */
+    const int before = errno; /* a refusal is no error of the call */
     if (answer == 0)
         answer = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 ? 1 : -1;
+    errno = before;
     return answer > 0;
 #else
     return false;

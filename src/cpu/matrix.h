@@ -14,7 +14,7 @@
 _Static_assert((int)VEC_N == (int)MATRIX && (int)BQ == 2 * MATRIX && (int)STEP == PAIR * MATRIX,
                "a block is two matrices wide, and a row of one has the words of STEP keys");
 
-/* Sums are those of two times MATRIX rows and BQ lanes, or of half as many of either: `rows` and nv,
+/* Sums are those of two times MATRIX rows and BQ lanes, or of half as many of either: `rows`, nv,
  * constants. Matrices 0 to 3 hold them: what(i, at) for each, which begins `at` words behind the
  * first. */
 #define EACH_SUM(rows, nv, what) \
@@ -129,7 +129,7 @@ static void weigh(struct block *t, int64_t j0, int64_t j, int64_t j1, int64_t en
  * does not depend on what the rows of a block see, as references do on what is in a piece. */
 enum { PIECE = 2 * STEP };
 
-/* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`, and of which none is seen
+/* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`; none of them is seen
  * from `end` on. */
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
                  int64_t end, int64_t words, int nv)

@@ -23,8 +23,8 @@ static int64_t key_words(int64_t keys, int64_t d)
     return round_up(keys, STEP) * words(d) + (words(d) % VEC_N != 0 ? VEC_N : 0);
 }
 
-/* STEP keys, each null for zeros. Ends of keys come first: they are whole vectors, whose rest the key
- * after them overwrites. */
+/* STEP keys, each null for zeros. Ends of keys come first: they are whole vectors, whose rest the
+ * key after them overwrites. */
 INLINE void pack_keys(real *to, const elem *const row[STEP], int64_t d)
 {
     const int64_t n = words(d), whole = d / (PAIR * VEC_N) * VEC_N;
@@ -67,8 +67,8 @@ static NOINLINE void clear_nonfinite(vec w[MATRIX])
     memcpy(w, part, sizeof part);
 }
 
-/* STEP values, each null for zeros, to rows of as many words as columns of panels, which lie `panel`
- * words apart: a column's words lie side by side. Returns bad, NaN if one is not finite. */
+/* STEP values, each null for zeros, to rows of as many words as panels have columns, which lie
+ * `panel` words apart: a column's words lie side by side. Returns bad, NaN if one is not finite. */
 INLINE vec pack_values(real *to, int64_t panel, const elem *const row[STEP], int64_t dv, vec bad)
 {
     for (int64_t c = 0; c < dv; c += MATRIX, to += panel) {

@@ -13,8 +13,8 @@
  *   word_spoil(w, bad)    bad, made NaN where a number is not finite
  *   word_negate(w)        each number of a word times -1
  *
- * and, where the set multiplies matrices, MATRIX, their rows and the words of one, which are as many
- * as a vec has, and what matrix.h works with:
+ * and, where the set multiplies matrices, MATRIX, their rows and the words of one, as many as a vec
+ * has, and what matrix.h works with:
  *
  *   word_largest(a, b)    the sizes of numbers of b, or those in a where they are larger
  *   word_all_finite(a)    whether they are all finite

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* That of word_amxbf16.h for processors with AVX-512 but without AMX: for tests. Bits are the same. */
+/* That of word_amxbf16.h for processors with AVX-512 but without AMX, for tests: the same bits. */
 #include "cpu/word_avx512pair.h"
 
 #define MATRIX 16
