@@ -208,12 +208,6 @@ INLINE vec root_factor(vec r, struct exponent c, vec to)
     return vec_exp2(exp2_argument(vec_mul(vec_sub(r, to), vec_set((real)0.5)), c), c, 0);
 }
 
-/* a, but 0 where its size is below `least`. */
-INLINE vec unless_small(vec a, vec least)
-{
-    return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
-}
-
 /* The size of sums of values that `root`, multiplied in twice, makes denormal; 0 where a reference
  * stays. They count as 0, for the sake of speed: a row's weights come to WEIGHT_ONE and more, and
  * what such sums give is less than half of the least number there is, but for dropout's scale. */
@@ -225,12 +219,6 @@ INLINE vec least_kept(vec root)
 
 /* That of weights, and of sums of them: it makes them weights of what counts as 0. */
 INLINE vec least_weight(vec root) { return vec_mul(least_kept(root), vec_set(WEIGHT_ONE)); }
-
-/* a times root, twice. */
-INLINE vec lower(vec a, vec root, vec least)
-{
-    return vec_mul(vec_mul(unless_small(a, least), root), root);
-}
 
 /* The sums of probabilities of rows with references r, from those of weights, when all keys are
  * done: a largest score that is infinite once it is scaled makes a row NaN, or one that sees

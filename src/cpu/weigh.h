@@ -96,8 +96,7 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
     const vec least = least_kept(root), lightest = least_weight(root);
     for (int64_t i = j0; i < j; i += PAIR) {
         real *p = weights_at(t, i) + v * VEC_N;
-        const vec w = vec_load(p);
-        vec_store(p, PAIR > 1 ? word_lower(w, root) : lower(w, root, lightest));
+        vec_store(p, word_lower(vec_load(p), root, lightest));
     }
     for (int64_t c = 0; t->begun && c < t->dv_panels; c++) {
         real *o = t->o + c * BQ + v * VEC_N;

@@ -8,7 +8,8 @@
  *   word_load(p)          VEC_N words of the PAIR * VEC_N elements from p on
  *   word_zip(row)         VEC_N words, each of one element from each of PAIR rows
  *   word_pack(a)          the same of numbers in the computing type, rounded to nearest even
- *   word_lower(w, root)   each number of a word times that lane of `root`, twice
+ *   word_lower(w, root, least)
+ *                         each number of a word as lower() makes it, below
  *   word_seen(w, seen)    0 in place of numbers that are not seen
  *   word_spoil(w, bad)    bad, made NaN where a number is not finite
  *   word_negate(w)        each number of a word times -1
@@ -31,6 +32,18 @@
 #define ATTN_CPU_WORD_H
 
 #include "cpu/elem.h"
+
+/* a, but 0 where its size is below `least`. */
+INLINE vec unless_small(vec a, vec least)
+{
+    return vec_unless(vec_lt(vec_max(a, vec_sub(vec_zero(), a)), least), a);
+}
+
+/* a times root, twice; 0 where its size is below `least`. */
+INLINE vec lower(vec a, vec root, vec least)
+{
+    return vec_mul(vec_mul(unless_small(a, least), root), root);
+}
 
 #include WORD_H
 

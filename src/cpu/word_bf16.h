@@ -9,10 +9,9 @@
  */
 enum { PAIR = 2 };
 
-INLINE vec word_lower(vec w, vec root)
+INLINE vec word_lower(vec w, vec root, vec least)
 {
-    const vec a[] = {vec_mul(vec_mul(low_half(w), root), root),
-                     vec_mul(vec_mul(high_half(w), root), root)};
+    const vec a[] = {lower(low_half(w), root, least), lower(high_half(w), root, least)};
     return word_pack(a);
 }
 
