@@ -3,6 +3,7 @@
 #ifndef TESTS_VECTORS_H
 #define TESTS_VECTORS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { POWERS = 4 };
@@ -12,7 +13,7 @@ struct vectors {
     int lanes;
     void (*tanh)(void *to, const void *from);
     /* exp(scale * from), scale as the computing type has it: alone; and `one` times as much: alone,
-     * in steps, and in rough ones. most: the exponent of 2 from which on the result is as large, or
+     * in steps, and in rough ones or, for matrices, in one. most: the exponent of 2 from which on the result is as large, or
      * NaN. */
     void (*power[POWERS])(void *to, const void *from, double scale);
     int most[POWERS];
@@ -22,9 +23,11 @@ struct vectors {
     void (*widen[2])(float *to, const uint16_t *from);
     void (*narrow[2])(uint16_t *to, const float *from);
     /* 2 * lanes numbers from and to words of two, lane by lane; null where words are one number.
-     * zip: the first numbers of all words, then the second ones. */
+     * zip: the first numbers of all words, then the second ones. rough: in packing, ties go away
+     * from 0, and NaN may become any number. */
     void (*pack)(uint16_t *to, const float *first, const float *second);
     void (*zip)(uint16_t *to, const uint16_t *first, const uint16_t *second);
+    bool rough;
     /* Rows times columns added to sums[lanes][lanes]: rows[lanes][2 * lanes], and
      * columns[lanes][lanes] words of two; null where the set multiplies no matrices. */
     void (*multiply)(float *sums, const uint16_t *rows, const uint16_t *columns);

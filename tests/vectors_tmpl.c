@@ -27,7 +27,11 @@ static void power_by_steps(void *to, const void *from, double scale)
 
 static void power_rough(void *to, const void *from, double scale)
 {
+#if MATRIX
+    vec_store(to, word_weigh(vec_load(from), exponent_of(scale)));
+#else
     vec_store(to, exp2_by_steps(vec_load(from), exponent_of(scale), true));
+#endif
 }
 
 static void mask(void *to, uint32_t given)
@@ -48,7 +52,7 @@ static void to_bf16(uint16_t *to, const float *from) { vec_to_bf16(to, vec_load(
 #endif
 
 #if MATRIX
-#define MULTIPLY .multiply = multiply,
+#define MULTIPLY .multiply = multiply, .rough = true,
 static void multiply(float *sums, const uint16_t *rows, const uint16_t *columns)
 {
     matrix_begin();

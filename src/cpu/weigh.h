@@ -61,7 +61,7 @@ enum { BESIDE = MR / PAIR * DOT_COLUMNS };
  * there have to be columns for. */
 INLINE bool in_steps(const struct block *t)
 {
-    return MATRIX || EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
+    return EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
 }
 
 /* Stores the weights p of MR keys of vector v, the first of them j; returns their sum. */
@@ -75,17 +75,24 @@ INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
     return sum;
 }
 
+/* Weights of scores relative to the reference r. */
+INLINE vec weights_of(const struct block *t, vec scores, vec r)
+{
+#if MATRIX
+    return word_weigh(vec_sub(scores, r), t->scale);
+#else
+    return in_steps(t) ? exp2_by_steps(vec_sub(scores, r), t->scale, PAIR > 1)
+                       : weigh_scores(scores, t->scale, r);
+#endif
+}
+
 /* The same for MR scores that lie in t->s. */
 INLINE vec exp_scores(struct block *t, int64_t j, int v)
 {
     const vec r = vec_load(t->r + v * VEC_N);
-    const bool steps = in_steps(t);
     vec p[MR];
-    UNROLL for (int i = 0; i < MR; i++) {
-        const vec score = vec_load(scores_at(t, j + i) + v * VEC_N);
-        p[i] = steps ? exp2_by_steps(vec_sub(score, r), t->scale, PAIR > 1)
-                     : weigh_scores(score, t->scale, r);
-    }
+    UNROLL for (int i = 0; i < MR; i++)
+        p[i] = weights_of(t, vec_load(scores_at(t, j + i) + v * VEC_N), r);
     return add_keys(t, j, v, p);
 }
 

@@ -7,7 +7,9 @@
  *   vec_mac(a, b, c)      c plus the products of the words' numbers
  *   word_load(p)          VEC_N words of the PAIR * VEC_N elements from p on
  *   word_zip(row)         VEC_N words, each of one element from each of PAIR rows
- *   word_pack(a)          the same of numbers in the computing type, rounded to nearest even
+ *   word_pack(a)          the same of numbers in the computing type, rounded to nearest even; for
+ *                         matrices ties go away from 0, and NaN, which a row's sum tells of, may
+ *                         become any number
  *   word_lower(w, root, least)
  *                         each number of a word as lower() makes it, below
  *   word_seen(w, seen)    0 in place of numbers that are not seen
@@ -17,6 +19,8 @@
  * and, where the set multiplies matrices, MATRIX, their rows and the words of one, as many as a vec
  * has, and what matrix.h works with:
  *
+ *   word_weigh(x, c)      WEIGHT_ONE 2^(x c.by), and 0 where the power is 2^EXP2_LOW or less, for
+ *                         weights that become words: the exponent is rounded, too; NaN stays
  *   word_largest(a, b)    the sizes of numbers of b, or those in a where they are larger
  *   word_all_finite(a)    whether they are all finite
  *   matrix_begin(), matrix_end()

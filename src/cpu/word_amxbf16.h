@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Words of two bf16 numbers, and matrices of 16 rows of 16 words: the tiles of AMX. See word.h. */
 #include "cpu/amx.h"
-#include "cpu/word_avx512bf16.h"
-
-#define MATRIX 16
+#include "cpu/word_avx512dot.h"
+#include "cpu/word_avx512matrix.h"
 
 INLINE void matrix_begin(void) { amx_begin(); }
 INLINE void matrix_end(void) { _tile_release(); }

@@ -2,25 +2,12 @@
 /* That of word_amxbf16.h for processors with AVX-512 but without AMX, for tests: the same bits. */
 #include "cpu/word_avx512pair.h"
 
-#define MATRIX 16
-
 INLINE vec vec_mac(vec a, vec b, vec c)
 {
     return vec_fma(high_half(a), high_half(b), vec_fma(low_half(a), low_half(b), c));
 }
 
-INLINE vec word_pack(const vec a[2])
-{
-    uint16_t low[VEC_N], high[VEC_N];
-    uint32_t w[VEC_N];
-    vec_to_bf16(low, a[0]);
-    vec_to_bf16(high, a[1]);
-    for (int i = 0; i < VEC_N; i++)
-        w[i] = low[i] | (uint32_t)high[i] << 16;
-    return vec_load((const real *)(const void *)w);
-}
-
-#include "cpu/word_bf16.h"
+#include "cpu/word_avx512matrix.h"
 
 static _Thread_local struct {
     bool begun;

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Words of two bf16 numbers, multiplied and added in f32 by one instruction. See word_bf16.h. */
-#include "cpu/word_avx512pair.h"
-
-INLINE __m512bh as_pairs(vec w) { return (__m512bh)_mm512_castps_si512(w); }
-
-INLINE vec vec_mac(vec a, vec b, vec c) { return _mm512_dpbf16_ps(c, as_pairs(a), as_pairs(b)); }
+#include "cpu/word_avx512dot.h"
 
 INLINE vec word_pack(const vec a[2])
 {
