@@ -2,8 +2,8 @@
 /*
  * The same bits for a sequence alone, on one thread, as among others, on several, and whether a
  * mask that hides nothing is there or not: at sizes near those at which kernels choose another
- * form, where keys and values of a head, or of all heads, are more than caches hold. And the right
- * values.
+ * form, where keys and values of a head, or of all heads, are more than caches hold. And for a row
+ * among rows whose scores are smaller or larger. And the right values.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -197,8 +197,7 @@ static void test_shape(const struct options *o, struct target *t, attn_context *
 {
     struct batch p = batch_of(s, type);
     struct outcome alone = outcome_new(&p), other = outcome_new(&p);
-    const char *const name = type == ATTN_BF16 ? "bf16" : type == ATTN_F64 ? "f64" : "f32";
-    const char *const isa = t->isa ? t->isa : "";
+    const char *const name = element_name(type), *const isa = t->isa ? t->isa : "";
     const int n = (int)(s - shapes);
     for (int b = 0; b < SEQUENCES; b++) {
         EXPECT(run(&p, t->context, b, b + 1, false, &alone) == ATTN_OK && is_right(&p, &alone, b),
@@ -217,6 +216,54 @@ static void test_shape(const struct options *o, struct target *t, attn_context *
     batch_free(&p);
 }
 
+/* Gives rows of the first sequence scores of sizes of their own. In rows with an even number they
+ * are always the same, and mostly ordinary; in the others `odd` draws them, of the first so many. */
+static void size_rows(const struct batch *p, uint64_t odd, int64_t most)
+{
+    static const double sizes[] = {0.0625, 1, 8, 64, 256};
+    const int64_t width = p->shape->heads * p->shape->d;
+    struct rng r[2] = {rng_seeded(0), rng_seeded(odd)};
+    for (int64_t i = 0; i < p->cu_q[1]; i++) {
+        const double size = sizes[rng_below(&r[i % 2], i % 2 ? most : i % 40 == 38 ? 5 : 3)];
+        for (int64_t c = i * width; c < (i + 1) * width; c++)
+            element_set(p->type, p->q, c, size * element_get(p->type, p->q, c));
+    }
+}
+
+static void test_rows(const struct options *o, struct target *t, const struct shape *s,
+                      attn_dtype type)
+{
+    static const int64_t most[] = {5, 5, 1};
+    const char *const name = element_name(type), *const isa = t->isa ? t->isa : "";
+    const int n = (int)(s - shapes);
+    struct outcome x[3];
+    for (int time = 0; time < 3; time++) {
+        struct batch p = batch_of(s, type);
+        const size_t out = row_bytes(&p), lse = (size_t)s->heads * p.lse_size;
+        size_rows(&p, (uint64_t)time + 1, most[time]);
+        x[time] = outcome_new(&p);
+        bool good = run(&p, t->context, 0, 1, false, &x[time]) == ATTN_OK;
+        EXPECT(good && (time > 0 || is_right(&p, &x[time], 0)),
+               "%s %s %s, shape %d: rows of sizes %d are wrong", o->program, isa, name, n, time);
+        for (size_t i = 0; i < (size_t)p.cu_q[1]; i += 2)
+            good = good && memcmp(x[0].out + i * out, x[time].out + i * out, out) == 0 &&
+                   memcmp(x[0].lse + i * lse, x[time].lse + i * lse, lse) == 0;
+        EXPECT(good, "%s %s %s, shape %d: rows differ among others of sizes %d", o->program, isa,
+               name, n, time);
+        batch_free(&p);
+    }
+    for (int time = 0; time < 3; time++)
+        outcome_free(&x[time]);
+}
+
+static void test_type(const struct options *o, struct target *t, attn_context *several,
+                      const struct shape *s, attn_dtype type)
+{
+    test_shape(o, t, several, s, type);
+    if (s->d < 1024)
+        test_rows(o, t, s, type);
+}
+
 int main(int argc, char **argv)
 {
     const int64_t most = sizeof shapes / sizeof *shapes;
@@ -229,11 +276,11 @@ int main(int argc, char **argv)
             continue;
         attn_context *several = target_context(&targets[i], THREADS);
         for (int64_t n = 0; n < o.count && n < most; n++) {
-            test_shape(&o, &targets[i], several, &shapes[n], ATTN_BF16);
+            test_type(&o, &targets[i], several, &shapes[n], ATTN_BF16);
             if (targets[i].isa && strstr(targets[i].isa, "bf16"))
                 continue; /* the others are those of the set that it extends */
-            test_shape(&o, &targets[i], several, &shapes[n], ATTN_F32);
-            test_shape(&o, &targets[i], several, &shapes[n], ATTN_F64);
+            test_type(&o, &targets[i], several, &shapes[n], ATTN_F32);
+            test_type(&o, &targets[i], several, &shapes[n], ATTN_F64);
         }
         attn_context_destroy(several);
     }

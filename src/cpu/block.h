@@ -23,6 +23,7 @@ struct block {
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
     int64_t first, scored; /* matrices: keys of the tile whose scores come first in s, or 0, and
                               behind the last */
+    int64_t piece;         /* of them, what is weighed ends before this */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
     int64_t query[BQ];  /* of each lane */
@@ -78,7 +79,7 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->shaped = shapes_scores(p);
     t->masked = has_masks(p);
     t->partly = t->far = false;
-    t->first = t->scored = 0;
+    t->first = t->scored = t->piece = 0;
     t->capped = NULL;
     t->bias = attn_bias_of(&u->seq);
 

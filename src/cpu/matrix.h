@@ -129,38 +129,71 @@ static void weigh(struct block *t, int64_t j0, int64_t j, int64_t j1, int64_t en
  * does not depend on what the rows of a block see, as references do on what is in a piece. */
 enum { PIECE = 2 * STEP };
 
+/* A tile in work: its place, its first key, the keys that every lane sees, and words of a key. */
+struct matrix_tile {
+    const struct place *at;
+    int64_t k0;
+    struct attn_range whole;
+    int64_t words;
+};
+
+/* Scores of keys j .. end - 1 to t->s, behind those that are there. */
+INLINE void add_scores(struct block *t, const struct matrix_tile *tile, int64_t j, int64_t end,
+                       int nv)
+{
+    score(t, tile->at->packed_keys, j, end, tile->words, nv);
+    if (t->shaped)
+        shape_scores(t, tile->k0, j, end);
+    if (j < tile->whole.lo)
+        hide(t, tile->k0, j, min64(end, tile->whole.lo));
+    if (end > tile->whole.hi)
+        hide(t, tile->k0, max64(j, tile->whole.hi), end);
+    t->scored = end;
+}
+
+/* If a row without a reference is to have the largest of all scores of the tile for one, not only
+ * of those from j on that are there, the others are made, too, up to j1. */
+static NOINLINE void look_ahead(struct block *t, const struct matrix_tile *tile, int64_t j,
+                                int64_t j1)
+{
+    bool wide = false;
+    for (int v = 0; v < t->vectors; v++) {
+        const vmask without = vec_le(sum_of(t, v), vec_zero());
+        const vmask ahead = vmask_and(without, are_wide(t, largest_soon(t, j, v)));
+        wide = wide || !vmask_all(vec_le(vec_select(ahead, vec_set(1), vec_zero()), vec_zero()));
+    }
+    if (wide)
+        add_scores(t, tile, t->scored, j1, t->vectors < NV ? HALF : NV);
+}
+
 /* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`; none of them is seen
  * from `end` on. */
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
                  int64_t end, int64_t words, int nv)
 {
-    const int64_t k0 = n * BK;
-    const struct attn_range whole = whole_part(t, n, j0, j1);
-    if (whole.hi - whole.lo < j1 - j0)
-        see_tile(t, k0);
-    for (int64_t j = j0; j < j1; j = t->first) {
-        const int64_t next = min64(j / PIECE * PIECE + PIECE, j1);
-        t->first = j;
-        t->scored = next;
-        for (int64_t i = j; i < next; i += MR)
+    const struct matrix_tile tile = {at, n * BK, whole_part(t, n, j0, j1), words};
+    if (tile.whole.hi - tile.whole.lo < j1 - j0)
+        see_tile(t, tile.k0);
+    t->scored = j0;
+    for (int64_t j = j0; j < j1; j = t->piece) {
+        t->piece = min64(j / PIECE * PIECE + PIECE, j1);
+        for (int64_t i = j; i < t->piece; i += MR)
             fetch_next(t, i);
-        score(t, at->packed_keys, j, next, words, nv);
-        if (t->shaped)
-            shape_scores(t, k0, j, next);
-        if (j < whole.lo)
-            hide(t, k0, j, min64(next, whole.lo));
-        if (next > whole.hi)
-            hide(t, k0, max64(j, whole.hi), next);
-        weigh(t, j0, j, next, end);
+        if (t->scored == j) {
+            t->first = j;
+            add_scores(t, &tile, j, t->piece, nv);
+        }
+        if (t->scored < j1 && !settled(t))
+            look_ahead(t, &tile, j, j1);
+        weigh(t, j0, j, t->piece, end);
         if (t->u->p->dropout.on)
-            drop(t, k0, j, next);
-        t->first = next;
+            drop(t, tile.k0, j, t->piece);
     }
     t->first = 0;
     mix_keys(t, at, j0, j1, nv);
     add_sums(t);
     if (t->u->tile_info[n] & ATTN_TILE_NONFINITE)
-        mark_nonfinite(t, k0, j0, j1);
+        mark_nonfinite(t, tile.k0, j0, j1);
     t->begun = true;
 }
 

@@ -16,8 +16,9 @@
  * difference from it is exact. That is so up to FIRM_LIMIT above firm references, see firm().
  * Others have a limit that differences below lose little by.
  */
-enum { FIRM_BITS = 60 };
-static const real FIRM_LIMIT = WEIGHT_ONE * (real)0x1p60, OTHER_LIMIT = WEIGHT_ONE * (real)0x1p9;
+enum { FIRM_BITS = PAIR > 1 ? 80 : 60 };
+static const real FIRM_LIMIT = WEIGHT_ONE * (real)(PAIR > 1 ? 0x1p80 : 0x1p60),
+                  OTHER_LIMIT = WEIGHT_ONE * (real)0x1p9;
 
 /* The firm reference next to r; a negative r stays, as none of them is firm: scores near 0 are
  * finer than their differences from it. span: a power of two, by which what is above a firm
@@ -25,9 +26,14 @@ static const real FIRM_LIMIT = WEIGHT_ONE * (real)0x1p60, OTHER_LIMIT = WEIGHT_O
  *
  * Below `span` the firm ones are multiples of its unit in the last place, which is the largest that
  * a score of up to twice `span` has: the difference is a multiple of the score's own unit, and no
- * larger than the score. From `span` on all are: the score is at most twice the reference. */
+ * larger than the score. From `span` on all are: the score is at most twice the reference.
+ *
+ * Where weights become numbers of 16 bits all of 0 and more are: a difference that is rounded shows
+ * in the sum alone, and there only where LSE is near 0. */
 INLINE vec firm(vec r, real span)
 {
+    if (PAIR > 1)
+        return r;
     const vec s = vec_set(span), next = vec_sub(vec_add(r, s), s);
     return vec_select(vmask_and(vec_le(vec_zero(), r), vec_lt(r, s)), next, r);
 }

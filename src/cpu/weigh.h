@@ -9,14 +9,24 @@
 #include "cpu/block.h"
 #include "cpu/tile.h"
 
-/* The largest of MR scores of vector v from j on, which lie in t->s; with matrices, which make more
- * at a time, of all that follow there. */
-INLINE vec largest(const struct block *t, int64_t j, int v)
+/* The largest of scores j .. end - 1 of vector v, which lie in t->s: some times MR. */
+INLINE vec largest(const struct block *t, int64_t j, int64_t end, int v)
 {
-    vec most = vec_set(-INFINITY);
-    for (int64_t i = 0, n = MATRIX ? t->scored - j : MR; i < n; i++)
-        most = vec_max(vec_load(scores_at(t, j + i) + v * VEC_N), most);
-    return most;
+    vec most[MR];
+    UNROLL for (int i = 0; i < MR; i++)
+        most[i] = vec_set(-INFINITY);
+    for (; j < end; j += MR)
+        UNROLL for (int i = 0; i < MR; i++)
+            most[i] = vec_max(vec_load(scores_at(t, j + i) + v * VEC_N), most[i]);
+    UNROLL for (int i = 1; i < MR; i++)
+        most[0] = vec_max(most[i], most[0]);
+    return most[0];
+}
+
+/* Of those that a reference is chosen by: MR from j on, with matrices all of a piece that follow. */
+INLINE vec largest_soon(const struct block *t, int64_t j, int v)
+{
+    return largest(t, j, MATRIX ? t->piece : j + MR, v);
 }
 
 /* Sums of probabilities so far, of the lanes of vector v; 0: no reference yet. */
@@ -32,13 +42,23 @@ INLINE void set_reference(struct block *t, int v, vec r)
     vec_store(t->limit + v * VEC_N, limit_of(r, t->span));
 }
 
-/* Gives lanes without a reference the largest of MR scores from j on, if they see one above
+/* Which lanes have a score of so many powers of 2 or more. If the first scores of a row are so
+ * large, others may pass a limit soon. */
+INLINE vmask are_wide(const struct block *t, vec scores)
+{
+    enum { WIDE = 128 };
+    return vec_le(vec_set(WIDE), vec_mul(scores, vec_set(t->scale.by)));
+}
+
+/* Gives lanes without a reference the largest of the scores from j on, if they see one above
  * -inf. */
 static NOINLINE void first_reference(struct block *t, int64_t j)
 {
     for (int v = 0; v < t->vectors; v++) {
         const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
-        const vec most = largest(t, j, v);
+        vec most = largest_soon(t, j, v);
+        if (MATRIX)
+            most = vec_select(are_wide(t, most), largest(t, j, t->scored, v), most);
         const vmask set = vmask_and(vec_le(l, vec_zero()), vec_lt(vec_set(-INFINITY), most));
         set_reference(t, v, vec_select(set, most, r));
     }
@@ -119,7 +139,7 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
 static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
 {
     const vec r = vec_load(t->r + v * VEC_N);
-    const vec most = largest(t, j, v); /* a lane that sees only -inf has no reference */
+    const vec most = largest_soon(t, j, v); /* a lane that sees only -inf has no reference */
     const vec to = firm(vec_max(r, most), t->span);
     const vec raised = vec_select(vec_lt(vec_set(-INFINITY), most), to, vec_zero());
     rescale(t, j0, j, v, vec_select(keep, vec_set(1), root_factor(r, t->scale, raised)));
@@ -135,6 +155,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
         begun = begun || settled(t);
         if (!begun)
             first_reference(t, j);
+        begun = begun || MATRIX; /* then all of a piece have been looked at */
         for (int v = 0; v < t->vectors; v++) {
             real *sums = t->sum + v * VEC_N;
             vec sum = exp_scores(t, j, v);

@@ -11,7 +11,7 @@
  *                         matrices ties go away from 0, and NaN, which a row's sum tells of, may
  *                         become any number
  *   word_lower(w, root, least)
- *                         each number of a word as lower() makes it, below
+ *                         each number of a word as lower() makes it, below; none is below 0
  *   word_seen(w, seen)    0 in place of numbers that are not seen
  *   word_spoil(w, bad)    bad, made NaN where a number is not finite
  *   word_negate(w)        each number of a word times -1

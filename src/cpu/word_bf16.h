@@ -9,9 +9,15 @@
  */
 enum { PAIR = 2 };
 
+INLINE vec lower_weight(vec w, vec root, vec least)
+{
+    return vec_mul(vec_mul(vec_unless(vec_lt(w, least), w), root), root);
+}
+
 INLINE vec word_lower(vec w, vec root, vec least)
 {
-    const vec a[] = {lower(low_half(w), root, least), lower(high_half(w), root, least)};
+    const vec a[] = {lower_weight(low_half(w), root, least),
+                     lower_weight(high_half(w), root, least)};
     return word_pack(a);
 }
 
