@@ -87,8 +87,9 @@ INLINE bool in_steps(const struct block *t)
 /* Stores the weights p of MR keys of vector v, the first of them j; returns their sum. */
 INLINE vec add_keys(struct block *t, int64_t j, int v, vec p[MR])
 {
+    real *const w = weights_at(t, j) + v * VEC_N;
     UNROLL for (int i = 0; i < MR; i += PAIR)
-        vec_store(weights_at(t, j + i) + v * VEC_N, word_pack(p + i));
+        vec_store(w + i / PAIR * BQ, word_pack(p + i));
     vec sum = p[0];
     UNROLL for (int i = 1; i < MR; i++)
         sum = vec_add(sum, p[i]);
@@ -109,10 +110,11 @@ INLINE vec weights_of(const struct block *t, vec scores, vec r)
 /* The same for MR scores that lie in t->s. */
 INLINE vec exp_scores(struct block *t, int64_t j, int v)
 {
+    const real *const scores = scores_at(t, j) + v * VEC_N;
     const vec r = vec_load(t->r + v * VEC_N);
     vec p[MR];
     UNROLL for (int i = 0; i < MR; i++)
-        p[i] = weights_of(t, vec_load(scores_at(t, j + i) + v * VEC_N), r);
+        p[i] = weights_of(t, vec_load(scores + i * BQ), r);
     return add_keys(t, j, v, p);
 }
 
