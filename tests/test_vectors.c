@@ -119,8 +119,9 @@ static void check_words(const struct queue *q)
         const bool tie = q->v->rough && bits % 0x10000 == 0x8000;
         const uint16_t expected = tie ? (uint16_t)(bits / 0x10000 + 1) : narrowed(1, x);
         const bool none = fabsf(x) < FLT_MIN && to[i] == (expected & 0x8000);
-        EXPECT(none || (q->v->rough && isnan(x)) || alike(1, to[i], expected), "%s: %a becomes %04x in a word, expected %04x",
-               q->isa, (double)x, (unsigned)to[i], (unsigned)expected);
+        EXPECT(none || (q->v->rough && isnan(x)) || alike(1, to[i], expected),
+               "%s: %a becomes %04x in a word, expected %04x", q->isa, (double)x, (unsigned)to[i],
+               (unsigned)expected);
     }
 }
 

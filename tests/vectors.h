@@ -13,8 +13,8 @@ struct vectors {
     int lanes;
     void (*tanh)(void *to, const void *from);
     /* exp(scale * from), scale as the computing type has it: alone; and `one` times as much: alone,
-     * in steps, and in rough ones or, for matrices, in one. most: the exponent of 2 from which on the result is as large, or
-     * NaN. */
+     * in steps, and in rough ones or, for matrices, in one. most: the exponent of 2 from which on
+     * the result is as large, or NaN. */
     void (*power[POWERS])(void *to, const void *from, double scale);
     int most[POWERS];
     double one; /* a power of 2 */

@@ -23,7 +23,7 @@ struct block {
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
     int64_t first, scored; /* matrices: keys of the tile whose scores come first in s, or 0, and
                               behind the last */
-    int64_t piece;         /* of them, what is weighed ends before this */
+    int64_t piece;         /* the keys that are weighed at a time end before this one */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */
     int64_t query[BQ];  /* of each lane */

@@ -130,7 +130,7 @@ static void weigh(struct block *t, int64_t j0, int64_t j, int64_t j1, int64_t en
 enum { PIECE = 2 * STEP };
 
 /* A tile in work: its place, its first key, the keys that every lane sees, and words of a key. */
-struct matrix_tile {
+struct work {
     const struct place *at;
     int64_t k0;
     struct attn_range whole;
@@ -138,32 +138,30 @@ struct matrix_tile {
 };
 
 /* Scores of keys j .. end - 1 to t->s, behind those that are there. */
-INLINE void add_scores(struct block *t, const struct matrix_tile *tile, int64_t j, int64_t end,
-                       int nv)
+INLINE void add_scores(struct block *t, const struct work *w, int64_t j, int64_t end, int nv)
 {
-    score(t, tile->at->packed_keys, j, end, tile->words, nv);
+    score(t, w->at->packed_keys, j, end, w->words, nv);
     if (t->shaped)
-        shape_scores(t, tile->k0, j, end);
-    if (j < tile->whole.lo)
-        hide(t, tile->k0, j, min64(end, tile->whole.lo));
-    if (end > tile->whole.hi)
-        hide(t, tile->k0, max64(j, tile->whole.hi), end);
+        shape_scores(t, w->k0, j, end);
+    if (j < w->whole.lo)
+        hide(t, w->k0, j, min64(end, w->whole.lo));
+    if (end > w->whole.hi)
+        hide(t, w->k0, max64(j, w->whole.hi), end);
     t->scored = end;
 }
 
 /* If a row without a reference is to have the largest of all scores of the tile for one, not only
  * of those from j on that are there, the others are made, too, up to j1. */
-static NOINLINE void look_ahead(struct block *t, const struct matrix_tile *tile, int64_t j,
-                                int64_t j1)
+static NOINLINE void look_ahead(struct block *t, const struct work *w, int64_t j, int64_t j1)
 {
-    bool wide = false;
+    bool narrow = true;
     for (int v = 0; v < t->vectors; v++) {
         const vmask without = vec_le(sum_of(t, v), vec_zero());
-        const vmask ahead = vmask_and(without, are_wide(t, largest_soon(t, j, v)));
-        wide = wide || !vmask_all(vec_le(vec_select(ahead, vec_set(1), vec_zero()), vec_zero()));
+        const vec most = vec_select(without, largest_soon(t, j, v), vec_zero());
+        narrow = narrow && vmask_all(are_narrow(t, most));
     }
-    if (wide)
-        add_scores(t, tile, t->scored, j1, t->vectors < NV ? HALF : NV);
+    if (!narrow)
+        add_scores(t, w, t->scored, j1, t->vectors < NV ? HALF : NV);
 }
 
 /* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`; none of them is seen
@@ -171,9 +169,9 @@ static NOINLINE void look_ahead(struct block *t, const struct matrix_tile *tile,
 INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0, int64_t j1,
                  int64_t end, int64_t words, int nv)
 {
-    const struct matrix_tile tile = {at, n * BK, whole_part(t, n, j0, j1), words};
-    if (tile.whole.hi - tile.whole.lo < j1 - j0)
-        see_tile(t, tile.k0);
+    const struct work w = {at, n * BK, whole_part(t, n, j0, j1), words};
+    if (w.whole.hi - w.whole.lo < j1 - j0)
+        see_tile(t, w.k0);
     t->scored = j0;
     for (int64_t j = j0; j < j1; j = t->piece) {
         t->piece = min64(j / PIECE * PIECE + PIECE, j1);
@@ -181,19 +179,19 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
             fetch_next(t, i);
         if (t->scored == j) {
             t->first = j;
-            add_scores(t, &tile, j, t->piece, nv);
+            add_scores(t, &w, j, t->piece, nv);
         }
         if (t->scored < j1 && !settled(t))
-            look_ahead(t, &tile, j, j1);
+            look_ahead(t, &w, j, j1);
         weigh(t, j0, j, t->piece, end);
         if (t->u->p->dropout.on)
-            drop(t, tile.k0, j, t->piece);
+            drop(t, w.k0, j, t->piece);
     }
     t->first = 0;
     mix_keys(t, at, j0, j1, nv);
     add_sums(t);
     if (t->u->tile_info[n] & ATTN_TILE_NONFINITE)
-        mark_nonfinite(t, tile.k0, j0, j1);
+        mark_nonfinite(t, w.k0, j0, j1);
     t->begun = true;
 }
 

@@ -16,8 +16,8 @@
  * difference from it is exact. That is so up to FIRM_LIMIT above firm references, see firm().
  * Others have a limit that differences below lose little by.
  */
-enum { FIRM_BITS = PAIR > 1 ? 80 : 60 };
-static const real FIRM_LIMIT = WEIGHT_ONE * (real)(PAIR > 1 ? 0x1p80 : 0x1p60),
+enum { FIRM_BITS = 60 };
+static const real FIRM_LIMIT = WEIGHT_ONE * (real)(PAIR > 1 ? 0x1p70 : 0x1p60),
                   OTHER_LIMIT = WEIGHT_ONE * (real)0x1p9;
 
 /* The firm reference next to r; a negative r stays, as none of them is firm: scores near 0 are
@@ -28,8 +28,9 @@ static const real FIRM_LIMIT = WEIGHT_ONE * (real)(PAIR > 1 ? 0x1p80 : 0x1p60),
  * a score of up to twice `span` has: the difference is a multiple of the score's own unit, and no
  * larger than the score. From `span` on all are: the score is at most twice the reference.
  *
- * Where weights become numbers of 16 bits all of 0 and more are: a difference that is rounded shows
- * in the sum alone, and there only where LSE is near 0. */
+ * For elements of 16 bits that are multiplied as they are all of 0 and more are firm: out has few
+ * digits, and LSE is no less than the difference that is rounded. So the limit is higher, too, as
+ * far as sums of large values allow. */
 INLINE vec firm(vec r, real span)
 {
     if (PAIR > 1)

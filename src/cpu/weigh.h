@@ -23,7 +23,7 @@ INLINE vec largest(const struct block *t, int64_t j, int64_t end, int v)
     return most[0];
 }
 
-/* Of those that a reference is chosen by: MR from j on, with matrices all of a piece that follow. */
+/* Of those that references are chosen by: MR from j on, with matrices the rest of a piece. */
 INLINE vec largest_soon(const struct block *t, int64_t j, int v)
 {
     return largest(t, j, MATRIX ? t->piece : j + MR, v);
@@ -42,23 +42,23 @@ INLINE void set_reference(struct block *t, int v, vec r)
     vec_store(t->limit + v * VEC_N, limit_of(r, t->span));
 }
 
-/* Which lanes have a score of so many powers of 2 or more. If the first scores of a row are so
- * large, others may pass a limit soon. */
-INLINE vmask are_wide(const struct block *t, vec scores)
+/* Which lanes have a score below so many powers of 2. Where the first scores of a row are larger
+ * others may pass a limit soon. */
+INLINE vmask are_narrow(const struct block *t, vec scores)
 {
     enum { WIDE = 128 };
-    return vec_le(vec_set(WIDE), vec_mul(scores, vec_set(t->scale.by)));
+    return vec_lt(vec_mul(scores, vec_set(t->scale.by)), vec_set(WIDE));
 }
 
 /* Gives lanes without a reference the largest of the scores from j on, if they see one above
- * -inf. */
+ * -inf. So has a lane that got one before which made all its weights 0. */
 static NOINLINE void first_reference(struct block *t, int64_t j)
 {
     for (int v = 0; v < t->vectors; v++) {
         const vec r = vec_load(t->r + v * VEC_N), l = sum_of(t, v);
         vec most = largest_soon(t, j, v);
         if (MATRIX)
-            most = vec_select(are_wide(t, most), largest(t, j, t->scored, v), most);
+            most = vec_select(are_narrow(t, most), most, largest(t, j, t->scored, v));
         const vmask set = vmask_and(vec_le(l, vec_zero()), vec_lt(vec_set(-INFINITY), most));
         set_reference(t, v, vec_select(set, most, r));
     }
@@ -157,7 +157,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
         begun = begun || settled(t);
         if (!begun)
             first_reference(t, j);
-        begun = begun || MATRIX; /* then all of a piece have been looked at */
+        begun = begun || MATRIX; /* what it looked at is all of a piece */
         for (int v = 0; v < t->vectors; v++) {
             real *sums = t->sum + v * VEC_N;
             vec sum = exp_scores(t, j, v);

@@ -6,20 +6,20 @@
  */
 #define MATRIX 16
 
-/* Four operations where the instruction of AVX512-BF16 and a permutation are as many, three of
- * which have one port. */
+/* The instruction of AVX512-BF16 and a permutation take as many operations, most of them on the one
+ * port that moves numbers from lane to lane. */
 INLINE vec word_pack(const vec a[2])
 {
-    enum { SECOND = 0xec }; /* a where c has ones, or b */
+    enum { AND_OR = 0xec }; /* (a & c) | b */
     const __m512i half = _mm512_set1_epi32(1 << 15);
     const __m512i high = _mm512_set1_epi32((int)0xffff0000);
     const __m512i first = _mm512_add_epi32(_mm512_castps_si512(a[0]), half);
     const __m512i second = _mm512_add_epi32(_mm512_castps_si512(a[1]), half);
     return _mm512_castsi512_ps(
-        _mm512_ternarylogic_epi32(second, _mm512_srli_epi32(first, 16), high, SECOND));
+        _mm512_ternarylogic_epi32(second, _mm512_srli_epi32(first, 16), high, AND_OR));
 }
 
-/* 2^f of the exponent's fraction f, 0 to 1, by a polynomial, minimax to 2^-23.5 of it with 2^0
+/* 2^f of the exponent's fraction f, 0 to 1, by a polynomial, minimax to 2^-23.3 of it with 2^0
  * exactly 1. */
 INLINE vec word_weigh(vec x, struct exponent c)
 {
