@@ -132,8 +132,8 @@ KERNEL(bf16, amxbf16)
 KERNEL(bf16, amxbf16_emulated)
 #endif
 
-/* Slowest first. */
-static const struct {
+/* Slowest first, but see set_at(). */
+static const struct set {
     const char *name;
     bool (*usable)(void);
     bool (*allowed)(void);
@@ -169,45 +169,64 @@ static const struct {
 
 enum { SETS = sizeof sets / sizeof sets[0] };
 
+#if ATTN_HAVE_AVX512BF16
+/* On Intel's processors the dot products of AVX512-BF16 have half the rate of f32's multiply-adds,
+ * which AVX-512 uses, and its set comes behind that one. */
+static bool has_slow_dots(void) { return __builtin_cpu_is("intel"); }
+#endif
+
+/* The n-th one on this machine. */
+static const struct set *set_at(int32_t n)
+{
+#if ATTN_HAVE_AVX512BF16
+    const struct attn_cpu_kernel *const dots = &attn_fwd_bf16_avx512bf16;
+    if (n > 0 && sets[n].kernel[ATTN_BF16] == dots && has_slow_dots())
+        return &sets[n - 1];
+    if (n + 1 < SETS && sets[n + 1].kernel[ATTN_BF16] == dots && has_slow_dots())
+        return &sets[n + 1];
+#endif
+    return &sets[n];
+}
+
 const char *attn_isa_name(int32_t n, int32_t *usable)
 {
     if (n < 0 || n >= (int32_t)SETS)
         return NULL;
     if (usable)
-        *usable = sets[n].usable();
-    return sets[n].name;
+        *usable = set_at(n)->usable();
+    return set_at(n)->name;
 }
 
 int32_t attn_isa_best(void)
 {
     int32_t n = SETS - 1;
-    while (!sets[n].usable())
+    while (!set_at(n)->usable())
         n--;
     return n;
 }
 
 int32_t attn_isa_allowed(int32_t n, attn_dtype dtype)
 {
-    while (dtype == ATTN_BF16 && sets[n].allowed && !sets[n].allowed())
+    while (dtype == ATTN_BF16 && set_at(n)->allowed && !set_at(n)->allowed())
         do
             n--;
-        while (!sets[n].usable());
+        while (!set_at(n)->usable());
     return n;
 }
 
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype)
 {
-    return sets[n].kernel[dtype];
+    return set_at(n)->kernel[dtype];
 }
 
 const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype)
 {
-    return sets[n].backward[dtype];
+    return set_at(n)->backward[dtype];
 }
 
 const struct attn_softmax *attn_isa_softmax(int32_t n, attn_dtype computing)
 {
-    return sets[n].softmax[computing];
+    return set_at(n)->softmax[computing];
 }
 
 enum attn_asks attn_isa_asks(void)
