@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "context.h"
 #include "compare.h"
+#include "context.h"
 #include "gen.h"
 #include "report.h"
 #include "run.h"

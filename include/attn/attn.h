@@ -128,7 +128,8 @@ ATTN_API void attn_context_destroy(attn_context *context); /* null is allowed */
 ATTN_API const char *attn_last_message(const attn_context *context);
 
 /* CPU instruction sets compiled into the library, slowest first, as they are on this machine: the
- * name of the n-th, or null past the end. *usable (may be null) tells whether this machine can run it. */
+ * name of the n-th, or null past the end. *usable (may be null) tells whether this machine can run
+ * it. */
 ATTN_API const char *attn_isa_name(int32_t n, int32_t *usable);
 
 /* ------------------------------------------------------------------------------------------------
