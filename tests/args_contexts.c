@@ -89,6 +89,29 @@ static void test_wrong_options(void)
     attn_context_destroy(NULL);
 }
 
+#if defined(__x86_64__)
+/* The place of a set in the list, or -1. */
+static int32_t place_of(const char *isa)
+{
+    const char *name;
+    for (int32_t n = 0; (name = attn_isa_name(n, NULL)) != NULL; n++)
+        if (strcmp(name, isa) == 0)
+            return n;
+    return -1;
+}
+
+/* Which of AVX-512 and AVX512-BF16 is faster depends on the processor. */
+static void test_order(void)
+{
+    const int32_t wide = place_of("avx512"), dots = place_of("avx512bf16");
+    const bool slow_dots = __builtin_cpu_is("intel");
+    EXPECT(wide < 0 || dots < 0 || (slow_dots ? dots + 1 == wide : wide + 1 == dots),
+           "avx512 is set %d, avx512bf16 set %d", (int)wide, (int)dots);
+}
+#else
+static void test_order(void) {}
+#endif
+
 static void test_isas(void)
 {
     int32_t usable = -1;
@@ -189,6 +212,7 @@ void test_contexts(void)
     buffers_fill();
     test_wrong_options();
     test_isas();
+    test_order();
     test_choice();
     if (cuda_status() != ATTN_OK)
         test_absent(ATTN_BACKEND_CUDA, cuda_status());

@@ -159,7 +159,7 @@ static const struct set {
 #if ATTN_HAVE_AVX512
     SET(avx512, has_avx512, avx512, NULL),
 #endif
-#if ATTN_HAVE_AVX512BF16
+#if ATTN_HAVE_AVX512BF16 /* directly behind that of AVX-512, which set_at() may give its place */
     SET(avx512, has_avx512bf16, avx512bf16, NULL),
 #endif
 #if ATTN_HAVE_AMXBF16
