@@ -286,11 +286,17 @@ static void hide(struct block *t, int64_t k0, int64_t j0, int64_t j1)
 {
     const uint8_t *mask = t->u->key_mask;
     const vec nothing = vec_set(-INFINITY);
-    for (int64_t j = j0; j < j1; j++) {
-        const bool hidden = mask && k0 + j < t->u->nk && !mask[k0 + j];
-        for (int v = 0; v < t->vectors; v++) {
-            real *s = scores_at(t, j) + v * VEC_N;
-            vec_store(s, hidden ? nothing : vec_select(sees(t, j, v), vec_load(s), nothing));
+    const bool partly = t->partly;
+    for (int v = 0; v < t->vectors; v++) {
+        const vec lo = vec_load(t->lo + v * VEC_N), hi = vec_load(t->hi + v * VEC_N);
+        vec at = vec_set((real)j0);
+        real *s = scores_at(t, j0) + v * VEC_N;
+        for (int64_t j = j0; j < j1; j++, s += BQ, at = vec_add(at, vec_set(1))) {
+            const bool hidden = mask && k0 + j < t->u->nk && !mask[k0 + j];
+            vmask seen = vmask_and(vec_le(lo, at), vec_lt(at, hi));
+            if (partly)
+                seen = vmask_and(seen, vmask_of(t->seen[j] >> v * VEC_N));
+            vec_store(s, hidden ? nothing : vec_select(seen, vec_load(s), nothing));
         }
     }
 }

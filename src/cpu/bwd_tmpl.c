@@ -228,18 +228,19 @@ INLINE void do_block(struct work *w, const struct ready *ready, const real *dout
     const struct attn_unit *u = w->u;
     const struct attn_problem *p = u->p;
     struct block *t = &w->t[m];
-    const int64_t j0 = ready->see.lo > w->k0 ? (ready->see.lo - w->k0) / MR * MR : 0;
-    const int64_t j1 = round_up(min64(w->keys, ready->see.hi - w->k0), MR);
+    struct attn_range keys = {ready->see.lo > w->k0 ? (ready->see.lo - w->k0) / MR * MR : 0,
+                              round_up(min64(w->keys, ready->see.hi - w->k0), MR)};
     w->part[m] = (struct attn_range){0, 0};
-    if (ready->see.lo >= ready->see.hi || j0 >= j1)
+    if (ready->see.lo >= ready->see.hi || keys.lo >= keys.hi)
         return;
     *t = ready->block;
     t->s = w->s;
     t->capped = through && p->softcap > 0 ? w->capped : NULL;
     const bool negative = through && p->scale < 0;
-    if (t->masked && !see_masks(t, w->k0, j0, j1))
+    if (t->masked && !see_masks(t, w->k0, &keys))
         return;
-    w->part[m] = (struct attn_range){j0, j1};
+    const int64_t j0 = keys.lo, j1 = keys.hi;
+    w->part[m] = keys;
     real *const at_p = w->p + m * u->room * BQ, *const at_ds = w->ds + m * u->room * BQ;
 
     const bool whole =

@@ -63,20 +63,20 @@ static void hand_out(const struct block *t, const struct columns *c, int64_t k0,
     }
 }
 
-/* Whether keys j0 .. j1 - 1 of tile n may be seen by the block, which then has its scores in
- * t->s. */
-static bool score_tile(struct block *t, int64_t n, const real *keys, int64_t j0, int64_t j1)
+/* Whether the block may see some keys of tile n, of those of `j`, which become what it may see, and
+ * whose scores are in t->s then. */
+static bool score_tile(struct block *t, int64_t n, const real *keys, struct attn_range *j)
 {
-    if (j0 >= j1 || (t->masked && !see_masks(t, n * BK, j0, j1)))
+    if (j->lo >= j->hi || (t->masked && !see_masks(t, n * BK, j)))
         return false;
     load_queries(t);
     matrix_begin();
-    score_keys(t, keys, j0, j1);
+    score_keys(t, keys, j->lo, j->hi);
     matrix_end();
     if (t->shaped)
-        shape_scores(t, n * BK, j0, j1);
+        shape_scores(t, n * BK, j->lo, j->hi);
     see_tile(t, n * BK);
-    hide(t, n * BK, j0, j1);
+    hide(t, n * BK, j->lo, j->hi);
     return true;
 }
 
@@ -102,11 +102,11 @@ static void columns(const struct attn_unit *u, int64_t n, const char *tile, void
         }
         const struct attn_range see = attn_band_any(u->seq.band, t->query[0], t->query[BQ - 1] + 1);
         const int64_t lo = see.lo > k0 ? see.lo - k0 : 0, hi = min64(see.hi - k0, keys);
-        const int64_t j0 = lo / STEP * STEP, j1 = hi > 0 ? round_up(hi, STEP) : 0;
-        if (!score_tile(t, n, (const real *)(const void *)tile, j0, j1))
+        struct attn_range j = {lo / STEP * STEP, hi > 0 ? round_up(hi, STEP) : 0};
+        if (!score_tile(t, n, (const real *)(const void *)tile, &j))
             continue;
-        make_probs(t, &c, k0, j0, j1);
-        hand_out(t, &c, k0, j0, min64(j1, keys));
+        make_probs(t, &c, k0, j.lo, j.hi);
+        hand_out(t, &c, k0, j.lo, min64(j.hi, keys));
     }
     for (int64_t g = 0; p->key_sums.data && g < p->group; g++)
         for (int64_t j = 0; j < keys; j++)

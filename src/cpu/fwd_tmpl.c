@@ -231,9 +231,9 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
 {
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
-    const int64_t j0 = see.lo > k0 ? (see.lo - k0) / STEP * STEP : 0;
-    const int64_t end = min64(BK, see.hi - k0), j1 = round_up(end, STEP);
-    if (t->masked && !see_masks(t, k0, j0, j1))
+    const int64_t end = min64(BK, see.hi - k0);
+    struct attn_range keys = {see.lo > k0 ? (see.lo - k0) / STEP * STEP : 0, round_up(end, STEP)};
+    if (t->masked && !see_masks(t, k0, &keys))
         return;
     t->next = keys_to_ask(t, n, need(arg, n));
     if (!t->loaded) {
@@ -246,7 +246,7 @@ static void take_tile(struct block *t, int64_t n, struct attn_range see,
         return;
     if ((n + 1) * BK >= see.hi)
         fetch_results(t);
-    take_keys(t, n, j0, j1, end);
+    take_keys(t, n, keys.lo, keys.hi, min64(end, keys.hi));
 }
 
 /* Where an item has several heads their blocks take turns at a tile, and it is packed for those of

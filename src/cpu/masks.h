@@ -6,23 +6,15 @@
 
 #include "cpu/tmpl.h"
 
-/* What all of some rows see of some keys. */
-enum sight { SEE_NONE, SEE_SOME, SEE_ALL };
-
 /* Clears ok[j] where byte j * stride is 0. */
-INLINE void keep_true(uint8_t *ok, const char *bytes, int64_t stride, int64_t n)
+INLINE void keep_true(uint8_t *restrict ok, const char *restrict bytes, int64_t stride, int64_t n)
 {
-    const uint64_t ones = UINT64_C(0x0101010101010101), low = ones * 0x7f;
-    int64_t j = 0;
-    for (; stride == 1 && j + 8 <= n; j += 8) {
-        uint64_t x, y;
-        memcpy(&x, bytes + j, sizeof x);
-        memcpy(&y, ok + j, sizeof y);
-        y &= (((x & low) + low) | x) >> 7 & ones; /* the top bit of a byte that is not 0, down */
-        memcpy(ok + j, &y, sizeof y);
-    }
-    for (; j < n; j++)
-        ok[j] &= (uint8_t)(bytes[j * stride] != 0);
+    if (stride == 1) /* so that compilers see it */
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(bytes[j] != 0);
+    else
+        for (int64_t j = 0; j < n; j++)
+            ok[j] &= (uint8_t)(bytes[j * stride] != 0);
 }
 
 /* Clears ok[] in blocks of keys that the block mask hides from one block of queries. */
@@ -67,9 +59,13 @@ static void see_keys(const struct attn_unit *u, int64_t head, int64_t query, int
         return;
     if (p->block_mask.data)
         keep_blocks(ok, u, head, query, key, n);
-    if (p->mask.data)
-        keep_true(ok, p->mask.data + attn_score_at(&p->mask, u->b, head, query, key), p->mask.key,
-                  n);
+    if (p->mask.data) {
+        const char *const mask =
+            p->mask.data + attn_score_at(&p->mask, u->b, head, query, key);
+        for (int64_t j = 0; p->mask.key == 1 && j < n; j += LINE)
+            __builtin_prefetch(mask + n + j); /* those of the keys that follow */
+        keep_true(ok, mask, p->mask.key, n);
+    }
     if (p->query_docs.data)
         keep_document(ok, u, query, key, n);
 }

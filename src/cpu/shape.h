@@ -7,56 +7,58 @@
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
 
-/* Of keys `key` to key + n - 1, by the block mask alone: asked once for rows of the same head and
- * block of queries that follow each other. */
-static enum sight see_blocks(const struct block *t, int64_t key, int64_t n)
+/* Where lanes of the same head and block of queries as this one end, which see the same keys if the
+ * only mask is that of blocks. */
+static int64_t alike_until(const struct block *t, int64_t lane)
 {
     const struct attn_problem *p = t->u->p;
-    const struct attn_score_view *m = &p->block_mask;
-    const int64_t k0 = key / p->block_k, k1 = (key + n - 1) / p->block_k;
-    int64_t end = 0, last_head = -1, seen = 0, asked = 0; /* end: of the block of queries */
-    for (int64_t lane = 0; lane < t->rows; lane++) {
-        const int64_t query = t->query[lane], head = t->head[lane];
-        if (query < end && head == last_head)
-            continue;
-        const int64_t block = query / p->block_q;
-        for (int64_t k = k0; k <= k1; k++, asked++)
-            seen += m->data[attn_score_at(m, t->u->b, head, block, k)] != 0;
-        end = (block + 1) * p->block_q;
-        last_head = head;
-    }
-    return seen == 0 ? SEE_NONE : seen == asked ? SEE_ALL : SEE_SOME;
+    const int64_t head = t->head[lane], block = t->query[lane] / p->block_q;
+    const int64_t end = (block + 1) * p->block_q; /* of its queries */
+    do
+        lane++;
+    while (lane < BQ && t->head[lane] == head && t->query[lane] < end);
+    return lane;
 }
 
-/* Sets t->seen of keys j0 .. j1 - 1 of the tile at k0 by the masks other than the bias, and
- * t->partly if it differs from row to row or key to key; whether any is seen. */
-static bool see_masks(struct block *t, int64_t k0, int64_t j0, int64_t j1)
+/* Sets t->seen of the tile at k0 by the masks other than the bias, from keys->lo on; leaves keys at
+ * both ends of `keys` out that they hide from all rows, by multiples of STEP, and sets t->partly if
+ * what they hide of the others differs from row to row or key to key. Whether any is seen. */
+static bool see_masks(struct block *t, int64_t k0, struct attn_range *keys)
 {
     const struct attn_problem *p = t->u->p;
-    const int64_t n = min64(j1, t->u->nk - k0) - j0;
-    const bool others = p->query_mask.data || p->mask.data || p->query_docs.data;
+    const int64_t n = min64(keys->hi, t->u->nk - k0) - keys->lo;
+    const bool own = p->query_mask.data || p->mask.data || p->query_docs.data;
     t->partly = false;
-    if (n <= 0)
-        return false;
-    const enum sight blocks = p->block_mask.data ? see_blocks(t, k0 + j0, n) : SEE_ALL;
-    if (blocks == SEE_NONE || (blocks == SEE_ALL && !others))
-        return blocks == SEE_ALL;
+    if (n <= 0 || !hides_keys(p))
+        return n > 0;
 
-    const uint32_t lanes = UINT32_MAX >> (32 - BQ);
-    uint32_t any = 0, all = lanes;
+    const uint32_t all = UINT32_MAX >> (32 - BQ);
+    uint32_t *restrict const seen = t->seen + keys->lo;
     uint8_t ok[BK];
-    memset(t->seen + j0, 0, (size_t)(j1 - j0) * sizeof *t->seen);
-    for (int64_t lane = 0; lane < BQ; lane++) {
-        see_keys(t->u, t->head[lane], t->query[lane], k0 + j0, n, ok);
+    memset(seen, 0, (size_t)(keys->hi - keys->lo) * sizeof *seen);
+    for (int64_t lane = 0, next; lane < BQ; lane = next) {
+        next = own ? lane + 1 : alike_until(t, lane);
+        const uint32_t lanes = all >> (BQ - (next - lane)) << lane;
+        see_keys(t->u, t->head[lane], t->query[lane], k0 + keys->lo, n, ok);
         for (int64_t j = 0; j < n; j++)
-            t->seen[j0 + j] |= (uint32_t)ok[j] << lane;
+            seen[j] |= -(uint32_t)ok[j] & lanes;
     }
-    for (int64_t j = 0; j < n; j++) {
-        any |= t->seen[j0 + j];
-        all &= t->seen[j0 + j];
-    }
-    t->partly = all != lanes;
-    return any != 0;
+
+    int64_t lo = 0, hi = n;
+    while (lo < n && !seen[lo])
+        lo++;
+    while (hi > lo && !seen[hi - 1])
+        hi--;
+    const bool any = lo < hi;
+    uint32_t common = all;
+    lo = lo / STEP * STEP;
+    hi = round_up(hi, STEP);
+    for (int64_t j = lo; j < min64(hi, n); j++)
+        common &= seen[j];
+    t->partly = common != all;
+    keys->hi = keys->lo + hi;
+    keys->lo += lo;
+    return any;
 }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
