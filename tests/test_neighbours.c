@@ -3,7 +3,8 @@
  * The same bits for a sequence alone, on one thread, as among others, on several, and whether a
  * mask that hides nothing is there or not: at sizes near those at which kernels choose another
  * form, where keys and values of a head, or of all heads, are more than caches hold. And for a row
- * among rows whose scores are smaller or larger. And the right values.
+ * among rows whose scores are smaller or larger, or which see more keys or fewer. And the right
+ * values.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ struct batch {
     int32_t cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
     char *q, *k, *v; /* packed, [tokens][heads][d] */
     uint8_t *seen;   /* of each key: 1 */
+    uint8_t *mask;   /* [rows][keys] of the first sequence, for calls with it alone; or null */
 };
 
 /* out [tokens][heads][d], then lse [tokens][heads]. */
@@ -88,6 +90,7 @@ static void batch_free(struct batch *p)
     free(p->k);
     free(p->v);
     free(p->seen);
+    free(p->mask);
 }
 
 static struct outcome outcome_new(const struct batch *p)
@@ -130,6 +133,8 @@ static attn_status run(const struct batch *p, attn_context *c, int b0, int b1, b
     d.k.data = p->k + keys * row_bytes(p);
     d.v.data = p->v + keys * row_bytes(p);
     d.key_mask.data = masked ? p->seen + keys : NULL;
+    if (p->mask)
+        d.mask = (attn_score_input){p->mask, ATTN_BOOL, 0, 0, p->cu_k[1], 1};
     d.out.data = x->out + rows * row_bytes(p);
     d.lse.data = x->lse + rows * heads * p->lse_size;
     d.lse.token_stride = p->shape->heads;
@@ -230,26 +235,54 @@ static void size_rows(const struct batch *p, uint64_t odd, int64_t most)
     }
 }
 
+/* Rows with an even number always see the same keys, in stretches, most of them in a few of these;
+ * the others stretches that `odd` draws, or, if `all` is not negative, all keys or none. */
+static void mask_rows(struct batch *p, uint64_t odd, int all)
+{
+    const int64_t keys = p->cu_k[1];
+    struct rng r[2] = {rng_seeded(0), rng_seeded(odd)};
+    p->mask = test_alloc((size_t)(p->cu_q[1] * keys));
+    for (int64_t i = 0; i < p->cu_q[1]; i++)
+        for (int64_t j = 0, end; j < keys; j = end) {
+            struct rng *const row = &r[i % 2];
+            const int64_t left = keys - j, drawn = 1 + rng_below(row, 150);
+            const bool sees = rng_below(row, 3) == 0;
+            end = j + (drawn < left ? drawn : left);
+            memset(p->mask + i * keys + j, i % 2 && all >= 0 ? all : sees, (size_t)(end - j));
+        }
+}
+
+/* Whether rows with an even number have the same bits. */
+static bool even_rows_same(const struct batch *p, const struct outcome *a, const struct outcome *b)
+{
+    const size_t out = row_bytes(p), lse = (size_t)p->shape->heads * p->lse_size;
+    bool good = true;
+    for (size_t i = 0; i < (size_t)p->cu_q[1]; i += 2)
+        good = good && memcmp(a->out + i * out, b->out + i * out, out) == 0 &&
+               memcmp(a->lse + i * lse, b->lse + i * lse, lse) == 0;
+    return good;
+}
+
 static void test_rows(const struct options *o, struct target *t, const struct shape *s,
-                      attn_dtype type)
+                      attn_dtype type, bool masked)
 {
     static const int64_t most[] = {5, 5, 1};
+    static const int all[] = {-1, 1, 0};
     const char *const name = element_name(type), *const isa = t->isa ? t->isa : "";
     const int n = (int)(s - shapes);
     struct outcome x[3];
     for (int time = 0; time < 3; time++) {
         struct batch p = batch_of(s, type);
-        const size_t out = row_bytes(&p), lse = (size_t)s->heads * p.lse_size;
         size_rows(&p, (uint64_t)time + 1, most[time]);
+        if (masked)
+            mask_rows(&p, (uint64_t)time + 1, all[time]);
         x[time] = outcome_new(&p);
-        bool good = run(&p, t->context, 0, 1, false, &x[time]) == ATTN_OK;
-        EXPECT(good && (time > 0 || is_right(&p, &x[time], 0)),
+        const bool good = run(&p, t->context, 0, 1, false, &x[time]) == ATTN_OK;
+        EXPECT(good && (masked || time > 0 || is_right(&p, &x[time], 0)),
                "%s %s %s, shape %d: rows of sizes %d are wrong", o->program, isa, name, n, time);
-        for (size_t i = 0; i < (size_t)p.cu_q[1]; i += 2)
-            good = good && memcmp(x[0].out + i * out, x[time].out + i * out, out) == 0 &&
-                   memcmp(x[0].lse + i * lse, x[time].lse + i * lse, lse) == 0;
-        EXPECT(good, "%s %s %s, shape %d: rows differ among others of sizes %d", o->program, isa,
-               name, n, time);
+        EXPECT(good && even_rows_same(&p, &x[0], &x[time]),
+               "%s %s %s, shape %d: rows differ among others %s %d", o->program, isa, name, n,
+               masked ? "that see other keys," : "of sizes", time);
         batch_free(&p);
     }
     for (int time = 0; time < 3; time++)
@@ -260,8 +293,8 @@ static void test_type(const struct options *o, struct target *t, attn_context *s
                       const struct shape *s, attn_dtype type)
 {
     test_shape(o, t, several, s, type);
-    if (s->d < 1024)
-        test_rows(o, t, s, type);
+    for (int masked = 0; s->d < 1024 && masked < 2; masked++)
+        test_rows(o, t, s, type, masked);
 }
 
 int main(int argc, char **argv)

@@ -272,13 +272,17 @@ static void see_tile(struct block *t, int64_t k0)
     }
 }
 
-/* Lanes of vector v that see key j of the tile. */
+/* Lanes of vector v that see key j of the tile, `at`; those from lo to below hi are in its band. */
+INLINE vmask sees_within(const struct block *t, vec lo, vec hi, vec at, int64_t j, int v)
+{
+    const vmask band = vmask_and(vec_le(lo, at), vec_lt(at, hi));
+    return t->partly ? vmask_and(band, vmask_of(t->seen[j] >> v * VEC_N)) : band;
+}
+
 INLINE vmask sees(const struct block *t, int64_t j, int v)
 {
-    const vec at = vec_set((real)j);
-    const vmask band = vmask_and(vec_le(vec_load(t->lo + v * VEC_N), at),
-                                 vec_lt(at, vec_load(t->hi + v * VEC_N)));
-    return t->partly ? vmask_and(band, vmask_of(t->seen[j] >> v * VEC_N)) : band;
+    return sees_within(t, vec_load(t->lo + v * VEC_N), vec_load(t->hi + v * VEC_N),
+                       vec_set((real)j), j, v);
 }
 
 /* -inf to the scores in t->s that a lane does not see, or that the key mask hides. */
@@ -286,16 +290,13 @@ static void hide(struct block *t, int64_t k0, int64_t j0, int64_t j1)
 {
     const uint8_t *mask = t->u->key_mask;
     const vec nothing = vec_set(-INFINITY);
-    const bool partly = t->partly;
     for (int v = 0; v < t->vectors; v++) {
         const vec lo = vec_load(t->lo + v * VEC_N), hi = vec_load(t->hi + v * VEC_N);
         vec at = vec_set((real)j0);
         real *s = scores_at(t, j0) + v * VEC_N;
         for (int64_t j = j0; j < j1; j++, s += BQ, at = vec_add(at, vec_set(1))) {
             const bool hidden = mask && k0 + j < t->u->nk && !mask[k0 + j];
-            vmask seen = vmask_and(vec_le(lo, at), vec_lt(at, hi));
-            if (partly)
-                seen = vmask_and(seen, vmask_of(t->seen[j] >> v * VEC_N));
+            const vmask seen = sees_within(t, lo, hi, at, j, v);
             vec_store(s, hidden ? nothing : vec_select(seen, vec_load(s), nothing));
         }
     }

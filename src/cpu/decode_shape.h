@@ -64,6 +64,17 @@ INLINE const uint32_t *seen_by(const struct seen *seen, const struct group *g)
     return seen ? seen->lanes + g->first * RUN / VEC_N : NULL;
 }
 
+/* ok[j], for n keys from `key` on: whether a query sees them, by the masks other than the bias and
+ * that of keys. */
+static void see_keys(const struct attn_unit *u, int64_t head, int64_t query, int64_t key, int64_t n,
+                     uint8_t *ok)
+{
+    memset(ok, 1, (size_t)n);
+    if (u->p->block_mask.data)
+        keep_blocks(ok, u, head, query, key, n);
+    keep_own(ok, u, head, query, key, n);
+}
+
 /* ok[], for the keys of a run, and 0 past them: whether a row sees them. */
 static void see_row(const struct item *t, int64_t head_kv, int64_t r, const struct run *run,
                     uint8_t ok[RUN + PAST])

@@ -47,21 +47,17 @@ static void keep_document(uint8_t *restrict ok, const struct attn_unit *u, int64
             ok[j] &= (uint8_t)(of32[at + j] == own);
 }
 
-/* ok[j], for n keys from `key` on: whether a query sees them, by the masks other than the bias and
- * that of keys. */
-static void see_keys(const struct attn_unit *u, int64_t head, int64_t query, int64_t key, int64_t n,
-                     uint8_t *ok)
+/* Clears ok[j] where a mask that each query has for itself hides key j of n from `key` on. */
+static void keep_own(uint8_t *ok, const struct attn_unit *u, int64_t head, int64_t query,
+                     int64_t key, int64_t n)
 {
     const struct attn_problem *p = u->p;
-    const bool on = !u->seq.query_mask || u->seq.query_mask[query];
-    memset(ok, on, (size_t)n);
-    if (!on)
+    if (u->seq.query_mask && !u->seq.query_mask[query]) {
+        memset(ok, 0, (size_t)n);
         return;
-    if (p->block_mask.data)
-        keep_blocks(ok, u, head, query, key, n);
+    }
     if (p->mask.data) {
-        const char *const mask =
-            p->mask.data + attn_score_at(&p->mask, u->b, head, query, key);
+        const char *const mask = p->mask.data + attn_score_at(&p->mask, u->b, head, query, key);
         for (int64_t j = 0; p->mask.key == 1 && j < n; j += LINE)
             __builtin_prefetch(mask + n + j); /* those of the keys that follow */
         keep_true(ok, mask, p->mask.key, n);

@@ -7,8 +7,7 @@
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
 
-/* Where lanes of the same head and block of queries as this one end, which see the same keys if the
- * only mask is that of blocks. */
+/* Where lanes of the same head and block of queries as this one end. */
 static int64_t alike_until(const struct block *t, int64_t lane)
 {
     const struct attn_problem *p = t->u->p;
@@ -20,45 +19,56 @@ static int64_t alike_until(const struct block *t, int64_t lane)
     return lane;
 }
 
-/* Sets t->seen of the tile at k0 by the masks other than the bias, from keys->lo on; leaves keys at
- * both ends of `keys` out that they hide from all rows, by multiples of STEP, and sets t->partly if
- * what they hide of the others differs from row to row or key to key. Whether any is seen. */
-static bool see_masks(struct block *t, int64_t k0, struct attn_range *keys)
+/* Takes lanes out of t->seen from which the block mask hides a key of `keys`, of the tile at k0, or
+ * masks that each query has for itself, if `own`; and keys at both ends out of `keys` that no lane
+ * sees then, by multiples of STEP. Whether any is left. */
+static bool look_at_masks(struct block *t, int64_t k0, struct attn_range *keys, bool own)
 {
-    const struct attn_problem *p = t->u->p;
-    const int64_t n = min64(keys->hi, t->u->nk - k0) - keys->lo;
-    const bool own = p->query_mask.data || p->mask.data || p->query_docs.data;
-    t->partly = false;
-    if (n <= 0 || !hides_keys(p))
-        return n > 0;
-
-    const uint32_t all = UINT32_MAX >> (32 - BQ);
-    uint32_t *restrict const seen = t->seen + keys->lo;
-    uint8_t ok[BK];
-    memset(seen, 0, (size_t)(keys->hi - keys->lo) * sizeof *seen);
-    for (int64_t lane = 0, next; lane < BQ; lane = next) {
-        next = own ? lane + 1 : alike_until(t, lane);
-        const uint32_t lanes = all >> (BQ - (next - lane)) << lane;
-        see_keys(t->u, t->head[lane], t->query[lane], k0 + keys->lo, n, ok);
-        for (int64_t j = 0; j < n; j++)
-            seen[j] |= -(uint32_t)ok[j] & lanes;
-    }
-
+    const int64_t first = keys->lo, n = min64(keys->hi, t->u->nk - k0) - first;
+    uint32_t *restrict const seen = t->seen + first;
     int64_t lo = 0, hi = n;
+    for (int64_t lane = 0, next; lane < BQ; lane = next) {
+        uint8_t ok[BK];
+        memset(ok, 1, sizeof ok);
+        next = own ? lane + 1 : alike_until(t, lane);
+        if (own)
+            keep_own(ok, t->u, t->head[lane], t->query[lane], k0 + first, n);
+        else
+            keep_blocks(ok, t->u, t->head[lane], t->query[lane], k0 + first, n);
+        const uint32_t lanes = UINT32_MAX >> (32 - (next - lane)) << lane;
+        for (int64_t j = 0; j < n; j++)
+            seen[j] &= -(uint32_t)ok[j] | ~lanes;
+    }
     while (lo < n && !seen[lo])
         lo++;
     while (hi > lo && !seen[hi - 1])
         hi--;
-    const bool any = lo < hi;
+    *keys = (struct attn_range){first + lo / STEP * STEP, first + round_up(hi, STEP)};
+    return lo < hi;
+}
+
+/* Sets t->seen of those of `keys`, of the tile at k0, that some row may see by the masks other than
+ * the bias, and leaves only them and what is between them in `keys`, by multiples of STEP. Sets
+ * t->partly if what they see differs from row to row or key to key. Whether any is seen. */
+static bool see_masks(struct block *t, int64_t k0, struct attn_range *keys)
+{
+    const struct attn_problem *p = t->u->p;
+    const int64_t end = min64(keys->hi, t->u->nk - k0);
+    const uint32_t all = UINT32_MAX >> (32 - BQ);
     uint32_t common = all;
-    lo = lo / STEP * STEP;
-    hi = round_up(hi, STEP);
-    for (int64_t j = lo; j < min64(hi, n); j++)
-        common &= seen[j];
+    t->partly = false;
+    if (keys->lo >= end || !hides_keys(p))
+        return keys->lo < end;
+    for (int64_t j = keys->lo; j < keys->hi; j++)
+        t->seen[j] = all;
+    if (p->block_mask.data && !look_at_masks(t, k0, keys, false))
+        return false;
+    if (has_own_masks(p) && !look_at_masks(t, k0, keys, true))
+        return false;
+    for (int64_t j = keys->lo; j < min64(keys->hi, end); j++)
+        common &= t->seen[j];
     t->partly = common != all;
-    keys->hi = keys->lo + hi;
-    keys->lo += lo;
-    return any;
+    return true;
 }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */

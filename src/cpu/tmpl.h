@@ -95,10 +95,15 @@ INLINE bool shapes_scores(const struct attn_problem *p)
     return p->softcap > 0 || p->bias.data || p->alibi.data || attn_is_extreme(product_scale(p));
 }
 
-/* Whether a mask other than that of keys may hide keys. */
+/* Whether a mask that each query has for itself may hide keys; and any other than that of keys. */
+INLINE bool has_own_masks(const struct attn_problem *p)
+{
+    return p->query_mask.data || p->mask.data || p->query_docs.data;
+}
+
 INLINE bool hides_keys(const struct attn_problem *p)
 {
-    return p->query_mask.data || p->mask.data || p->query_docs.data || p->block_mask.data;
+    return has_own_masks(p) || p->block_mask.data;
 }
 
 /* Whether a rule beyond the band and the key mask may hide keys; a bias may, by -inf. */
