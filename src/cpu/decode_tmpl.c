@@ -137,9 +137,6 @@ static int64_t scratch_bytes(const struct attn_problem *p, int64_t rows, int64_t
 
 /* ---- A chunk --------------------------------------------------------------------------------- */
 
-/* What all of some rows see of some keys. */
-enum sight { SEE_NONE, SEE_SOME, SEE_ALL };
-
 /* What the rows see of a run, by the band and the key mask. */
 static enum sight look_at(const struct item *t, const struct run *run)
 {

@@ -6,6 +6,9 @@
 
 #include "cpu/tmpl.h"
 
+/* What all of some rows see of some keys. */
+enum sight { SEE_NONE, SEE_SOME, SEE_ALL };
+
 /* Clears ok[j] where byte j * stride is 0. */
 INLINE void keep_true(uint8_t *restrict ok, const char *restrict bytes, int64_t stride, int64_t n)
 {
@@ -56,10 +59,10 @@ static void keep_own(uint8_t *ok, const struct attn_unit *u, int64_t head, int64
         memset(ok, 0, (size_t)n);
         return;
     }
-    if (p->mask.data) {
+    if (p->mask.data) { /* of which the bytes of the keys that follow are asked for */
         const char *const mask = p->mask.data + attn_score_at(&p->mask, u->b, head, query, key);
         for (int64_t j = 0; p->mask.key == 1 && j < n; j += LINE)
-            __builtin_prefetch(mask + n + j); /* those of the keys that follow */
+            __builtin_prefetch((const void *)((uintptr_t)mask + (size_t)(n + j)));
         keep_true(ok, mask, p->mask.key, n);
     }
     if (p->query_docs.data)

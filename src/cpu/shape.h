@@ -7,16 +7,35 @@
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
 
-/* Where lanes of the same head and block of queries as this one end. */
-static int64_t alike_until(const struct block *t, int64_t lane)
+static const uint32_t ALL_LANES = UINT32_MAX >> (32 - BQ); /* as bits */
+
+/* Lanes from this one on, as bits, that see the same blocks. */
+static uint32_t alike(const struct block *t, int64_t lane)
 {
     const struct attn_problem *p = t->u->p;
-    const int64_t head = t->head[lane], block = t->query[lane] / p->block_q;
-    const int64_t end = (block + 1) * p->block_q; /* of its queries */
-    do
-        lane++;
-    while (lane < BQ && t->head[lane] == head && t->query[lane] < end);
-    return lane;
+    const bool any_head = p->block_mask.head == 0;
+    const int64_t end = (t->query[lane] / p->block_q + 1) * p->block_q; /* of the block's queries */
+    uint32_t lanes = 0;
+    for (int64_t i = lane; i < BQ && t->query[i] < end; i++)
+        lanes |= (uint32_t)(any_head || t->head[i] == t->head[lane]) << i;
+    return lanes;
+}
+
+/* Of keys `key` to key + n - 1, by the block mask alone. */
+static enum sight see_blocks(const struct block *t, int64_t key, int64_t n)
+{
+    const struct attn_problem *p = t->u->p;
+    const struct attn_score_view *m = &p->block_mask;
+    const int64_t k0 = key / p->block_k, k1 = (key + n - 1) / p->block_k;
+    int64_t seen = 0, asked = 0;
+    for (uint32_t left = ALL_LANES; left;) {
+        const int lane = __builtin_ctz(left);
+        const int64_t block = t->query[lane] / p->block_q;
+        for (int64_t k = k0; k <= k1; k++, asked++)
+            seen += m->data[attn_score_at(m, t->u->b, t->head[lane], block, k)] != 0;
+        left &= ~alike(t, lane);
+    }
+    return seen == 0 ? SEE_NONE : seen == asked ? SEE_ALL : SEE_SOME;
 }
 
 /* Takes lanes out of t->seen from which the block mask hides a key of `keys`, of the tile at k0, or
@@ -27,15 +46,15 @@ static bool look_at_masks(struct block *t, int64_t k0, struct attn_range *keys, 
     const int64_t first = keys->lo, n = min64(keys->hi, t->u->nk - k0) - first;
     uint32_t *restrict const seen = t->seen + first;
     int64_t lo = 0, hi = n;
-    for (int64_t lane = 0, next; lane < BQ; lane = next) {
+    for (uint32_t left = ALL_LANES, lanes; left; left &= ~lanes) {
+        const int lane = __builtin_ctz(left);
         uint8_t ok[BK];
         memset(ok, 1, sizeof ok);
-        next = own ? lane + 1 : alike_until(t, lane);
+        lanes = own ? UINT32_C(1) << lane : alike(t, lane);
         if (own)
             keep_own(ok, t->u, t->head[lane], t->query[lane], k0 + first, n);
         else
             keep_blocks(ok, t->u, t->head[lane], t->query[lane], k0 + first, n);
-        const uint32_t lanes = UINT32_MAX >> (32 - (next - lane)) << lane;
         for (int64_t j = 0; j < n; j++)
             seen[j] &= -(uint32_t)ok[j] | ~lanes;
     }
@@ -49,25 +68,29 @@ static bool look_at_masks(struct block *t, int64_t k0, struct attn_range *keys, 
 
 /* Sets t->seen of those of `keys`, of the tile at k0, that some row may see by the masks other than
  * the bias, and leaves only them and what is between them in `keys`, by multiples of STEP. Sets
- * t->partly if what they see differs from row to row or key to key. Whether any is seen. */
+ * t->partly if what they see differs from row to row or key to key; else t->seen is not looked at.
+ * Whether any is seen. */
 static bool see_masks(struct block *t, int64_t k0, struct attn_range *keys)
 {
     const struct attn_problem *p = t->u->p;
     const int64_t end = min64(keys->hi, t->u->nk - k0);
-    const uint32_t all = UINT32_MAX >> (32 - BQ);
-    uint32_t common = all;
+    uint32_t common = ALL_LANES;
     t->partly = false;
-    if (keys->lo >= end || !hides_keys(p))
-        return keys->lo < end;
-    for (int64_t j = keys->lo; j < keys->hi; j++)
-        t->seen[j] = all;
-    if (p->block_mask.data && !look_at_masks(t, k0, keys, false))
+    if (keys->lo >= end)
         return false;
+    const enum sight blocks =
+        p->block_mask.data ? see_blocks(t, k0 + keys->lo, end - keys->lo) : SEE_ALL;
+    if (blocks == SEE_NONE || (blocks == SEE_ALL && !has_own_masks(p)))
+        return blocks == SEE_ALL;
+    for (int64_t j = keys->lo; j < keys->hi; j++)
+        t->seen[j] = ALL_LANES;
+    if (blocks == SEE_SOME)
+        look_at_masks(t, k0, keys, false);
     if (has_own_masks(p) && !look_at_masks(t, k0, keys, true))
         return false;
     for (int64_t j = keys->lo; j < min64(keys->hi, end); j++)
         common &= t->seen[j];
-    t->partly = common != all;
+    t->partly = common != ALL_LANES;
     return true;
 }
 
