@@ -235,21 +235,23 @@ static void size_rows(const struct batch *p, uint64_t odd, int64_t most)
     }
 }
 
-/* Rows with an even number always see the same keys, in stretches, most of them in a few of these;
- * the others stretches that `odd` draws, or, if `all` is not negative, all keys or none. */
+/* Rows with an even number see the same keys, the same at all times, in stretches: where the others
+ * see none, whole runs of keys are hidden from all. These see stretches that `odd` draws, or, if
+ * `all` is not negative, all keys or none. */
 static void mask_rows(struct batch *p, uint64_t odd, int all)
 {
     const int64_t keys = p->cu_k[1];
-    struct rng r[2] = {rng_seeded(0), rng_seeded(odd)};
+    struct rng others = rng_seeded(odd);
     p->mask = test_alloc((size_t)(p->cu_q[1] * keys));
-    for (int64_t i = 0; i < p->cu_q[1]; i++)
+    for (int64_t i = 0; i < p->cu_q[1]; i++) {
+        struct rng even = rng_seeded(0), *const row = i % 2 ? &others : &even;
         for (int64_t j = 0, end; j < keys; j = end) {
-            struct rng *const row = &r[i % 2];
             const int64_t left = keys - j, drawn = 1 + rng_below(row, 150);
             const bool sees = rng_below(row, 3) == 0;
             end = j + (drawn < left ? drawn : left);
             memset(p->mask + i * keys + j, i % 2 && all >= 0 ? all : sees, (size_t)(end - j));
         }
+    }
 }
 
 /* Whether rows with an even number have the same bits. */
