@@ -323,6 +323,7 @@ static void test_reached(attn_context *context, attn_dtype type, struct size siz
         {1, 1, 1e39, 5},          {1, 1, 1e39, 1e39},       {1e18, 1e18, 1e-36, 1e39},
         {1, 1, 1e300, 1e-300},    {1, 1, 1, 1e-300},        {1e18, 1e18, 1e10, 0},
         {-1e18, 1e18, 1e10, 0},   {-1e18, 1e18, -1e10, 0},
+        {0x1p60, 0x1p40, 0x1p-99, 0x1p70}, {0x1p-60, 0x1p-60, 0x1p90, 0x1p-90},
     };
     static const struct reach twofold[] = {
         {1e20, 1e20, 1e-40, 0},   {-1e20, 1e20, -1e-40, 30}, {1e150, 1e150, 1e-300, 0},

@@ -44,6 +44,7 @@ struct batch {
     char *q, *k, *v; /* packed, [tokens][heads][d] */
     uint8_t *seen;   /* of each key: 1 */
     uint8_t *mask;   /* [rows][keys] of the first sequence, for calls with it alone; or null */
+    void *slopes;    /* [heads] of ALiBi, or null */
 };
 
 /* out [tokens][heads][d], then lse [tokens][heads]. */
@@ -91,6 +92,7 @@ static void batch_free(struct batch *p)
     free(p->v);
     free(p->seen);
     free(p->mask);
+    free(p->slopes);
 }
 
 static struct outcome outcome_new(const struct batch *p)
@@ -135,6 +137,8 @@ static attn_status run(const struct batch *p, attn_context *c, int b0, int b1, b
     d.key_mask.data = masked ? p->seen + keys : NULL;
     if (p->mask)
         d.mask = (attn_score_input){p->mask, ATTN_BOOL, 0, 0, p->cu_k[1], 1};
+    d.alibi.data = p->slopes;
+    d.alibi.dtype = p->computing;
     d.out.data = x->out + rows * row_bytes(p);
     d.lse.data = x->lse + rows * heads * p->lse_size;
     d.lse.token_stride = p->shape->heads;
@@ -254,6 +258,14 @@ static void mask_rows(struct batch *p, uint64_t odd, int all)
     }
 }
 
+/* Slopes of which the steepest takes scores far down in a tile, and the flattest in many. */
+static void draw_slopes(struct batch *p)
+{
+    p->slopes = test_alloc((size_t)p->shape->heads * p->lse_size);
+    for (int64_t h = 0; h < p->shape->heads; h++)
+        element_set(p->computing, p->slopes, h, ldexp(1, -2 * (int)h));
+}
+
 /* Whether rows with an even number have the same bits. */
 static bool even_rows_same(const struct batch *p, const struct outcome *a, const struct outcome *b)
 {
@@ -266,7 +278,7 @@ static bool even_rows_same(const struct batch *p, const struct outcome *a, const
 }
 
 static void test_rows(const struct options *o, struct target *t, const struct shape *s,
-                      attn_dtype type, bool masked)
+                      attn_dtype type, bool masked, bool sloped)
 {
     static const int64_t most[] = {5, 5, 1};
     static const int all[] = {-1, 1, 0};
@@ -278,13 +290,18 @@ static void test_rows(const struct options *o, struct target *t, const struct sh
         size_rows(&p, (uint64_t)time + 1, most[time]);
         if (masked)
             mask_rows(&p, (uint64_t)time + 1, all[time]);
+        if (sloped)
+            draw_slopes(&p);
         x[time] = outcome_new(&p);
         const bool good = run(&p, t->context, 0, 1, false, &x[time]) == ATTN_OK;
         EXPECT(good && (masked || time > 0 || is_right(&p, &x[time], 0)),
                "%s %s %s, shape %d: rows of sizes %d are wrong", o->program, isa, name, n, time);
         EXPECT(good && even_rows_same(&p, &x[0], &x[time]),
                "%s %s %s, shape %d: rows differ among others %s %d", o->program, isa, name, n,
-               masked ? "that see other keys," : "of sizes", time);
+               sloped   ? "that see other keys, with ALiBi,"
+               : masked ? "that see other keys,"
+                        : "of sizes",
+               time);
         batch_free(&p);
     }
     for (int time = 0; time < 3; time++)
@@ -295,8 +312,8 @@ static void test_type(const struct options *o, struct target *t, attn_context *s
                       const struct shape *s, attn_dtype type)
 {
     test_shape(o, t, several, s, type);
-    for (int masked = 0; s->d < 1024 && masked < 2; masked++)
-        test_rows(o, t, s, type, masked);
+    for (int kind = 0; s->d < 1024 && kind < 3; kind++)
+        test_rows(o, t, s, type, kind > 0, kind > 1);
 }
 
 int main(int argc, char **argv)

@@ -21,8 +21,8 @@ struct block {
     real span;             /* of scores above a firm reference */
     real *qt;           /* [d / PAIR][BQ] words, with the sign of the scale */
     real *s;            /* [room][BQ] scores of the tile, unless used where they are made */
-    int64_t first, scored; /* matrices: keys of the tile whose scores come first in s, or 0, and
-                              behind the last */
+    int64_t first, scored; /* keys of the tile whose scores come first in s, or 0, and behind the
+                              last: for matrices; else `scored` alone, where they are shaped */
     int64_t piece;         /* the keys that are weighed at a time end before this one */
     real *capped;       /* [room][BQ] gets them as the softcap leaves them; null: not wanted */
     real lo[BQ], hi[BQ]; /* keys of the tile that each lane sees */

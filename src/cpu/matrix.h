@@ -179,7 +179,9 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
             fetch_next(t, i);
         if (t->scored == j) {
             t->first = j;
-            add_scores(t, &w, j, t->piece, nv);
+            add_scores(t, &w, j, t->shaped ? j1 : t->piece, nv);
+            if (t->u->p->alibi.data)
+                raise_ahead(t, j);
         }
         if (t->scored < j1 && !settled(t))
             look_ahead(t, &w, j, j1);

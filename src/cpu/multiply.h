@@ -235,22 +235,58 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
     }
 }
 
-/* The same for any keys and scores. hides: some lane does not see some of the keys, and none sees
- * one from `end` on. */
-INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j,
-                      int64_t j1, int64_t end, bool hides, int64_t n, int nv)
+/* The same of keys that every lane sees, and whose scores are products. */
+INLINE void push_whole(struct block *t, const struct place *at, int64_t j0,
+                       struct attn_range whole, int64_t step, int64_t words, int nv)
+{
+    const bool beside = goes_beside(t, at);
+    if (beside && nv == NV && words == 64 / PAIR && step == words)
+        push_beside_64(t, at, j0, whole.lo, whole.hi);
+    else if (beside && nv == NV && words == 128 / PAIR && step == words)
+        push_beside_128(t, at, j0, whole.lo, whole.hi);
+    else if (beside && EXP2_BESIDE == 5 && nv == NV)
+        push_beside_any(t, at, j0, whole.lo, whole.hi);
+    else if (beside && EXP2_BESIDE == 5)
+        push_beside_half(t, at, j0, whole.lo, whole.hi);
+    else
+        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
+}
+
+/* Products of packed keys j .. j1 - 1, of which none is seen from `end` on, to t->s. */
+INLINE void store_seen(struct block *t, const real *keys, int64_t j, int64_t j1, int64_t end,
+                       int64_t n, int nv)
 {
     const int64_t last = end <= j1 - MR / 2 ? j1 - MR : j1; /* of which half is seen by nobody */
-    if (j >= j1)
-        return;
     store_scores(t, keys, j, last, n, n, nv);
     if (last < j1)
         store_half(t->s, t->qt, keys, last, n, n, nv);
-    if (t->shaped)
-        shape_scores(t, k0, j, j1);
-    if (hides)
-        hide(t, k0, j, j1);
+}
+
+/* Scores and softmax of keys that some lane does not see. */
+INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j,
+                      int64_t j1, int64_t end, int64_t n, int nv)
+{
+    if (j >= j1)
+        return;
+    store_seen(t, keys, j, j1, end, n, nv);
+    hide(t, k0, j, j1);
     push_scores(t, j0, j, j1);
+}
+
+/* The same of all keys, if their scores are shaped; whole: those that every lane sees. */
+INLINE void push_shaped(struct block *t, const real *keys, int64_t k0, int64_t j0, int64_t j1,
+                        struct attn_range whole, int64_t end, int64_t n, int nv)
+{
+    for (int64_t j = j0; j < j1; j += MR)
+        fetch_next(t, j);
+    store_seen(t, keys, j0, j1, end, n, nv);
+    shape_scores(t, k0, j0, j1);
+    hide(t, k0, j0, whole.lo);
+    hide(t, k0, whole.hi, j1);
+    t->scored = j1;
+    if (t->u->p->alibi.data)
+        raise_ahead(t, j0);
+    push_scores(t, j0, j0, j1);
 }
 
 /* Scores of packed keys j0 .. j1 - 1 to t->s. */
@@ -338,24 +374,17 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     const struct attn_unit *u = t->u;
     const int64_t k0 = n * BK;
     const struct attn_range whole = whole_part(t, n, j0, j1);
-    const bool part = whole.hi - whole.lo < j1 - j0, beside = goes_beside(t, at);
+    const bool part = whole.hi - whole.lo < j1 - j0;
 
     if (part)
         see_tile(t, k0);
-    push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, end, true, words, nv);
-    if (t->shaped)
-        push_seen(t, at->packed_keys, k0, j0, whole.lo, whole.hi, end, false, words, nv);
-    else if (beside && nv == NV && words == 64 / PAIR && step == words)
-        push_beside_64(t, at, j0, whole.lo, whole.hi);
-    else if (beside && nv == NV && words == 128 / PAIR && step == words)
-        push_beside_128(t, at, j0, whole.lo, whole.hi);
-    else if (beside && EXP2_BESIDE == 5 && nv == NV)
-        push_beside_any(t, at, j0, whole.lo, whole.hi);
-    else if (beside && EXP2_BESIDE == 5)
-        push_beside_half(t, at, j0, whole.lo, whole.hi);
-    else
-        push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
-    push_seen(t, at->packed_keys, k0, j0, whole.hi, j1, end, true, words, nv);
+    if (t->shaped) {
+        push_shaped(t, at->packed_keys, k0, j0, j1, whole, end, words, nv);
+    } else {
+        push_seen(t, at->packed_keys, k0, j0, j0, whole.lo, end, words, nv);
+        push_whole(t, at, j0, whole, step, words, nv);
+        push_seen(t, at->packed_keys, k0, j0, whole.hi, j1, end, words, nv);
+    }
     add_sums(t);
     if (u->p->dropout.on)
         drop(t, k0, j0, j1);

@@ -106,14 +106,16 @@ static void load_bias(const struct block *t, int v, int64_t key, int64_t n, vec 
             row[j] = vec_set((real)attn_number_at(b->data, type, (key + j) * b->key));
         return;
     }
-    const bool direct = b->key == 1 && n == VEC_N && type == attn_compute_dtype(t->u->p->dtype);
+    const attn_dtype own = t->u->p->dtype, computing = attn_compute_dtype(own);
+    const bool direct = b->key == 1 && n == VEC_N && (type == computing || type == own);
     for (int i = 0; i < VEC_N; i++) {
         const int64_t lane = v * VEC_N + i;
         const int64_t at = attn_score_at(b, 0, t->head[lane], t->query[lane], key);
-        if (direct) {
-            const real *from = (const real *)(const void *)b->data + at;
-            __builtin_prefetch(from + BK, 0, 2); /* the same of the next tile */
-            row[i] = vec_load(from);
+        if (direct) { /* asked for: the same of the next tile */
+            const int64_t size = type == computing ? sizeof(real) : sizeof(elem);
+            const void *const from = b->data + at * size;
+            __builtin_prefetch((const void *)((uintptr_t)from + (size_t)(BK * size)), 0, 2);
+            row[i] = type == computing ? vec_load(from) : elem_load(from);
             continue;
         }
         real part[VEC_N] = {0};
@@ -124,45 +126,64 @@ static void load_bias(const struct block *t, int v, int64_t key, int64_t n, vec 
     vec_transpose(row);
 }
 
+/* Adds biases to `by` times the scores of keys j0 .. j1 - 1 of the tile at k0. */
+INLINE void add_bias(struct block *t, int64_t k0, int64_t j0, int64_t j1, real by)
+{
+    const vec lowest = vec_set(-INFINITY), scale = vec_set(by);
+    const int64_t end = min64(j1, t->u->nk - k0);
+    for (int v = 0; v < t->vectors; v++)
+        for (int64_t j = j0; j < end; j += VEC_N) {
+            const int64_t n = min64(VEC_N, end - j);
+            vec row[VEC_N];
+            load_bias(t, v, k0 + j, n, row);
+            for (int64_t i = 0; i < n; i++) {
+                real *s = scores_at(t, j + i) + v * VEC_N;
+                const vec sum = vec_fma(vec_load(s), scale, row[i]); /* -inf hides NaN, too */
+                vec_store(s, vec_select(vec_le(row[i], lowest), lowest, sum));
+            }
+        }
+}
+
+/* The same with ALiBi, of nv vectors. */
+INLINE void add_alibi(struct block *t, int64_t k0, int64_t j0, int64_t j1, real by, int nv)
+{
+    const vec scale = vec_set(by);
+    vec slope[NV], place[NV], at = vec_set((real)j0);
+    UNROLL for (int v = 0; v < nv; v++) {
+        real part[VEC_N];
+        for (int i = 0; i < VEC_N; i++)
+            part[i] = (real)(t->query[v * VEC_N + i] + t->u->nk - t->u->nq - k0);
+        place[v] = vec_load(part);
+        slope[v] = vec_sub(vec_zero(), vec_load(t->slope + v * VEC_N));
+    }
+    for (int64_t j = j0; j < j1; j++, at = vec_add(at, vec_set(1)))
+        UNROLL for (int v = 0; v < nv; v++) {
+            real *s = scores_at(t, j) + v * VEC_N;
+            const vec distance = vec_max(vec_sub(place[v], at), vec_sub(at, place[v]));
+            vec_store(s, vec_fma(vec_load(s), scale, vec_mul(slope[v], distance)));
+        }
+}
+
 /* Products of query and key j0 .. j1 - 1 of the tile at k0 become scores, in the order of
  * score.h. */
 static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64_t j1)
 {
     const struct attn_problem *p = t->u->p;
     const struct scaling scaling = scaling_of(p);
-    const vec lowest = vec_set(-INFINITY);
-    /* The scale goes in with the bias. */
-    const bool with_bias = p->bias.data && !(p->softcap > 0) && !scaling.extreme;
+    /* The scale goes in with the first of what is added. */
+    const bool soon = !(p->softcap > 0) && !scaling.extreme && (p->bias.data || p->alibi.data);
+    const real by = soon ? (real)scaling.scale : 1;
     real *const scores = scores_at(t, j0);
-    for (int64_t at = 0; !with_bias && at < (j1 - j0) * BQ; at += VEC_N)
+    for (int64_t at = 0; !soon && at < (j1 - j0) * BQ; at += VEC_N)
         vec_store(scores + at, scaled_scores(scaling, vec_load(scores + at)));
     if (t->capped)
         memcpy(t->capped + j0 * BQ, scores, (size_t)((j1 - j0) * BQ) * sizeof *scores);
-    const vec rest = vec_set(with_bias ? (real)scaling.scale : 1);
-    for (int v = 0; p->bias.data && v < NV; v++)
-        for (int64_t j = j0; j < min64(j1, t->u->nk - k0); j += VEC_N) {
-            const int64_t n = min64(VEC_N, min64(j1, t->u->nk - k0) - j);
-            vec row[VEC_N];
-            load_bias(t, v, k0 + j, n, row);
-            for (int64_t i = 0; i < n; i++) {
-                real *s = scores_at(t, j + i) + v * VEC_N;
-                const vec sum = vec_fma(vec_load(s), rest, row[i]); /* -inf hides NaN, too */
-                vec_store(s, vec_select(vec_le(row[i], lowest), lowest, sum));
-            }
-        }
-    for (int v = 0; p->alibi.data && v < NV; v++) {
-        const vec slope = vec_load(t->slope + v * VEC_N);
-        real part[VEC_N];
-        for (int i = 0; i < VEC_N; i++)
-            part[i] = (real)(t->query[v * VEC_N + i] + t->u->nk - t->u->nq - k0);
-        const vec place = vec_load(part);
-        for (int64_t j = j0; j < j1; j++) {
-            real *s = scores_at(t, j) + v * VEC_N;
-            const vec by = vec_sub(place, vec_set((real)j));
-            const vec distance = vec_max(by, vec_sub(vec_zero(), by));
-            vec_store(s, vec_sub(vec_load(s), vec_mul(slope, distance)));
-        }
-    }
+    if (p->bias.data)
+        add_bias(t, k0, j0, j1, by);
+    if (p->alibi.data && t->vectors < NV)
+        add_alibi(t, k0, j0, j1, p->bias.data ? 1 : by, HALF);
+    else if (p->alibi.data)
+        add_alibi(t, k0, j0, j1, p->bias.data ? 1 : by, NV);
 }
 
 /* ---- Dropout --------------------------------------------------------------------------------- */

@@ -154,14 +154,16 @@ INLINE real vec_first(vec a)
 /* What makes scores of products of query and key, before anything is added to them. */
 struct scaling {
     double scale, cap; /* cap 0: none */
+    double by;         /* the scale, in units of the cap if there is one */
     bool extreme;
 };
 
 INLINE struct scaling scaling_of(const struct attn_problem *p)
 {
-    const struct scaling c = {product_scale(p), p->softcap,
-                              attn_is_extreme(product_scale(p)) ||
-                                  (p->softcap > 0 && attn_is_extreme(p->softcap))};
+    const double scale = product_scale(p), cap = p->softcap, by = cap > 0 ? scale / cap : scale;
+    const bool extreme = attn_is_extreme(scale) || attn_is_extreme(by) ||
+                         (cap > 0 && attn_is_extreme(cap));
+    const struct scaling c = {scale, cap, by, extreme};
     return c;
 }
 
@@ -182,8 +184,8 @@ INLINE vec scaled_scores(struct scaling c, vec products)
 {
     if (__builtin_expect(c.extreme, 0))
         return extreme_scores(c.scale, c.cap, products);
-    const vec s = vec_mul(products, vec_set((real)c.scale)), cap = vec_set((real)c.cap);
-    return c.cap > 0 ? vec_mul(cap, vec_tanh(vec_div(s, cap))) : s;
+    const vec s = vec_mul(products, vec_set((real)c.by));
+    return c.cap > 0 ? vec_mul(vec_set((real)c.cap), vec_tanh(s)) : s;
 }
 
 /* What the cap multiplies gradients of scores by: 1 - tanh^2, from the scores it left. */

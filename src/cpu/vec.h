@@ -341,22 +341,23 @@ INLINE vec exp2_by_steps(vec x, struct exponent c, bool rough)
     return exp2_all_steps(exp2_argument(x, c), c, rough);
 }
 
-/* tanh x = E / (E + 2), E = e^(2 |x|) - 1 with the sign of x. E is 2^n e + (2^n - 1), e = e^r - 1
- * by its series in the rest r of 2 |x| to n ln 2, so that it is as exact near 0 as anywhere. */
+/* tanh x = E / (E + 2), E = e^(2 x) - 1. E is 2^n e + (2^n - 1), e = e^r - 1 by its series in the
+ * rest r of 2 x to n ln 2, so that it is as exact near 0 as anywhere. The series ends where the next
+ * term is less than 2^-26 of e, or 2^-55. */
 INLINE vec vec_tanh(vec x)
 {
 #if REAL_BITS == 32
-    enum { TERMS = 8 };
-    const vec high = vec_set(0x1.62e4p-1f), low = vec_set(0x1.7f7d1cp-20f);
+    enum { TERMS = 7 };
+    const vec high = vec_set(-0x1.62e4p-1f), low = vec_set(-0x1.7f7d1cp-20f);
 #else
-    enum { TERMS = 15 };
-    const vec high = vec_set(0x1.62e42fefp-1), low = vec_set(0x1.473de6af278edp-34);
+    enum { TERMS = 13 };
+    const vec high = vec_set(-0x1.62e42fefp-1), low = vec_set(-0x1.473de6af278edp-34);
 #endif
-    const vec one = vec_set(1), zero = vec_set(0), most = vec_set(20);
-    const vec size = vec_max(x, vec_sub(zero, x)); /* NaN stays */
-    const vec y = vec_mul(vec_set(2), vec_select(vec_lt(most, size), most, size));
+    const vec one = vec_set(1), most = vec_set(40); /* beyond it the result is 1, or -1 */
+    const vec twice = vec_add(x, x), below = vec_select(vec_lt(most, twice), most, twice);
+    const vec y = vec_max(vec_sub(vec_zero(), most), below); /* NaN stays */
     const vec n = vec_round(vec_mul(y, vec_set((real)0x1.71547652b82fep+0)));
-    const vec r = vec_sub(vec_fma(n, vec_sub(zero, high), y), vec_mul(n, low));
+    const vec r = vec_fma(n, low, vec_fma(n, high, y));
     double factorial = 1;
     real coefficient[TERMS + 1];
     UNROLL for (int i = 2; i <= TERMS; i++) {
@@ -368,8 +369,7 @@ INLINE vec vec_tanh(vec x)
         q = vec_fma(q, r, vec_set(coefficient[i]));
     const vec e = vec_fma(vec_mul(r, r), q, r), power = vec_ldexp(one, n);
     const vec big = vec_fma(power, e, vec_sub(power, one));
-    const vec t = vec_div(big, vec_add(big, vec_set(2)));
-    return vec_select(vec_lt(x, zero), vec_sub(zero, t), t);
+    return vec_div(big, vec_add(big, vec_set(2)));
 }
 
 #endif

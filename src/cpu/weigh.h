@@ -23,10 +23,11 @@ INLINE vec largest(const struct block *t, int64_t j, int64_t end, int v)
     return most[0];
 }
 
-/* Of those that references are chosen by: MR from j on, with matrices the rest of a piece. */
+/* Of those that references are chosen by: MR from j on, with matrices the rest of a piece; of
+ * scores that are shaped the rest of the tile, as a bias may make them rise and rise. */
 INLINE vec largest_soon(const struct block *t, int64_t j, int v)
 {
-    return largest(t, j, MATRIX ? t->piece : j + MR, v);
+    return largest(t, j, t->shaped ? t->scored : MATRIX ? t->piece : j + MR, v);
 }
 
 /* Sums of probabilities so far, of the lanes of vector v; 0: no reference yet. */
@@ -135,10 +136,9 @@ static void rescale(struct block *t, int64_t j0, int64_t j, int v, vec root)
     vec_store(t->sum + v * VEC_N, lower(vec_load(t->sum + v * VEC_N), root, lightest));
 }
 
-/* Of MR scores from j on, which lie in t->s, lanes of vector v whose weights sum to too much,
- * or to what is not a number, get the firm reference next to the largest. Returns the sums that
- * they have then. j0 is where the tile starts. */
-static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
+/* Lanes of vector v but those in `keep` get the firm reference next to the largest of the scores
+ * from j on; j0 is where the tile starts. */
+static void raise_lanes(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
 {
     const vec r = vec_load(t->r + v * VEC_N);
     const vec most = largest_soon(t, j, v); /* a lane that sees only -inf has no reference */
@@ -146,7 +146,26 @@ static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int 
     const vec raised = vec_select(vec_lt(vec_set(-INFINITY), most), to, vec_zero());
     rescale(t, j0, j, v, vec_select(keep, vec_set(1), root_factor(r, t->scale, raised)));
     set_reference(t, v, vec_select(keep, r, raised));
+}
+
+/* The same of those of which MR scores from j on, which lie in t->s, have weights that sum to too
+ * much, or to what is not a number. Returns the sums that they have then. */
+static NOINLINE vec raise_reference(struct block *t, int64_t j0, int64_t j, int v, vmask keep)
+{
+    raise_lanes(t, j0, j, v, keep);
     return exp_scores(t, j, v);
+}
+
+/* The same before weights of a tile are made, from whose scores, from j0 on, one would be too large
+ * by itself. With ALiBi scores rise tile by tile, and pass limits in each row at other keys. */
+static NOINLINE void raise_ahead(struct block *t, int64_t j0)
+{
+    for (int v = 0; v < t->vectors; v++) {
+        const vec weight = weights_of(t, largest(t, j0, t->scored, v), vec_load(t->r + v * VEC_N));
+        const vmask keep = are_below(weight, vec_load(t->limit + v * VEC_N));
+        if (!vmask_all(keep)) /* one without a reference is given its first one all the same */
+            raise_lanes(t, j0, j0, v, keep);
+    }
 }
 
 /* The softmax of scores j .. j1 - 1, which lie in t->s: weights to t->p, sums to t->sum. */
@@ -157,7 +176,7 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
         begun = begun || settled(t);
         if (!begun)
             first_reference(t, j);
-        begun = begun || MATRIX; /* what it looked at is all of a piece */
+        begun = begun || MATRIX || t->shaped; /* what it looked at is all there is */
         for (int v = 0; v < t->vectors; v++) {
             real *sums = t->sum + v * VEC_N;
             vec sum = exp_scores(t, j, v);
