@@ -21,6 +21,30 @@ static uint32_t alike(const struct block *t, int64_t lane)
     return lanes;
 }
 
+/* Whether the masks that each query has for itself show lane i what they show another lane. */
+INLINE bool own_alike(const struct block *t, int64_t lane, int64_t i)
+{
+    const struct attn_unit *u = t->u;
+    const struct attn_problem *p = u->p;
+    const struct attn_integers *docs = &p->query_docs;
+    const uint8_t *const mask = u->seq.query_mask;
+    const int64_t a = t->query[lane], b = t->query[i], first = u->seq.query0;
+    if (p->mask.data && ((p->mask.query && a != b) || (p->mask.head && t->head[i] != t->head[lane])))
+        return false;
+    return a == b || ((!mask || !mask[a] == !mask[b]) &&
+                      (!docs->data || attn_index_at(docs->data, docs->is64, first + a) ==
+                                          attn_index_at(docs->data, docs->is64, first + b)));
+}
+
+/* Lanes from this one to the last that follows and sees the same by them, as bits. */
+INLINE uint32_t alike_by_own(const struct block *t, int64_t lane)
+{
+    int64_t end = lane + 1;
+    while (end < BQ && own_alike(t, lane, end))
+        end++;
+    return UINT32_MAX >> (32 - (end - lane)) << lane;
+}
+
 /* Of keys `key` to key + n - 1, by the block mask alone. */
 static enum sight see_blocks(const struct block *t, int64_t key, int64_t n)
 {
@@ -50,7 +74,7 @@ static bool look_at_masks(struct block *t, int64_t k0, struct attn_range *keys, 
         const int lane = __builtin_ctz(left);
         uint8_t ok[BK];
         memset(ok, 1, sizeof ok);
-        lanes = own ? UINT32_C(1) << lane : alike(t, lane);
+        lanes = own ? alike_by_own(t, lane) : alike(t, lane);
         if (own)
             keep_own(ok, t->u, t->head[lane], t->query[lane], k0 + first, n);
         else
