@@ -29,7 +29,8 @@ INLINE bool own_alike(const struct block *t, int64_t lane, int64_t i)
     const struct attn_integers *docs = &p->query_docs;
     const uint8_t *const mask = u->seq.query_mask;
     const int64_t a = t->query[lane], b = t->query[i], first = u->seq.query0;
-    if (p->mask.data && ((p->mask.query && a != b) || (p->mask.head && t->head[i] != t->head[lane])))
+    const bool other_head = t->head[i] != t->head[lane];
+    if (p->mask.data && ((p->mask.query && a != b) || (p->mask.head && other_head)))
         return false;
     return a == b || ((!mask || !mask[a] == !mask[b]) &&
                       (!docs->data || attn_index_at(docs->data, docs->is64, first + a) ==

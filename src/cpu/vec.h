@@ -342,8 +342,8 @@ INLINE vec exp2_by_steps(vec x, struct exponent c, bool rough)
 }
 
 /* tanh x = E / (E + 2), E = e^(2 x) - 1. E is 2^n e + (2^n - 1), e = e^r - 1 by its series in the
- * rest r of 2 x to n ln 2, so that it is as exact near 0 as anywhere. The series ends where the next
- * term is less than 2^-26 of e, or 2^-55. */
+ * rest r of 2 x to n ln 2, so that it is as exact near 0 as anywhere. What the series leaves out is
+ * less than 2^-25 of e, in f64 2^-55. */
 INLINE vec vec_tanh(vec x)
 {
 #if REAL_BITS == 32
