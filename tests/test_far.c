@@ -273,6 +273,60 @@ static void test_late(attn_context *context, attn_dtype type, struct size size, 
     call_close(&c);
 }
 
+/* A score that is infinite by its scale stays so, though what is added to it would make it finite:
+ * the first one, or all of them where it is -inf. What is added comes as a bias, or by ALiBi. */
+static void test_added(attn_context *context, attn_dtype type, struct size size, double sign,
+                       bool sloped)
+{
+    static const struct scores none = {0, 0, NK, 0};
+    const int half = type == ATTN_F64 ? 512 : 64;
+    const double part = ldexp(-sign / 4, 2 * half); /* a quarter of the range */
+    struct call c = call_open(&none, &PLAIN, type, size);
+    attn_desc d = call_desc(&c);
+    double number;
+    put(&number, type, 0, sloped ? -part / NK : part);
+    for (int64_t i = 0; i < size.nq; i++)
+        put(c.q, type, i * c.d + 1, ldexp(1, half));
+    for (int64_t j = 0; j < (sign > 0 ? 1 : NK); j++)
+        put(c.k, type, j * c.d + 1, ldexp(sign * 0.9, half));
+    d.scale = 1.2;
+    if (sloped)
+        d.alibi = (attn_input){&number, type, 0, 0, 0};
+    else
+        d.bias = (attn_score_input){&number, type, ATTN_BROADCAST, 0, 0, 0};
+    const bool good = call_run(&d, context);
+    for (int64_t i = 0; good && i < size.nq; i++)
+        EXPECT(sign > 0 ? isnan(get(c.out, type, i)) && isnan(get(c.lse, type, i))
+                        : get(c.out, type, i) == 0 && get(c.lse, type, i) == -INFINITY,
+               "scores of %g brought back by %s, row %lld of %lld, head_dim %lld: %g and %g",
+               sign * INFINITY, sloped ? "ALiBi" : "a bias", (long long)i, (long long)size.nq,
+               (long long)size.d, get(c.out, type, i), get(c.lse, type, i));
+    call_close(&c);
+}
+
+/* Keys that a bias hides stay hidden, whatever the slope is. */
+static void test_slopes(attn_context *context, attn_dtype type, struct size size)
+{
+    static const struct scores none = {0, 0, NK, 0};
+    static const double slopes[] = {1, INFINITY, -INFINITY, NAN};
+    struct call c = call_open(&none, &PLAIN, type, size);
+    attn_desc d = call_desc(&c);
+    double slope, hidden;
+    put(&hidden, type, 0, -INFINITY);
+    d.bias = (attn_score_input){&hidden, type, ATTN_BROADCAST, 0, 0, 0};
+    d.alibi = (attn_input){&slope, type, 0, 0, 0};
+    for (size_t n = 0; n < sizeof slopes / sizeof *slopes; n++) {
+        put(&slope, type, 0, slopes[n]);
+        const bool good = call_run(&d, context);
+        for (int64_t i = 0; good && i < size.nq; i++)
+            EXPECT(get(c.out, type, i) == 0 && get(c.lse, type, i) == -INFINITY,
+                   "keys hidden beside a slope of %g, row %lld of %lld, head_dim %lld: %g and %g",
+                   slopes[n], (long long)i, (long long)size.nq, (long long)size.d,
+                   get(c.out, type, i), get(c.lse, type, i));
+    }
+    call_close(&c);
+}
+
 /* Equal scores in a window that begins in a chunk or ends in one: the mean of the values in it. */
 static void test_window(attn_context *context, attn_dtype type, struct size size, int64_t left,
                         int64_t right, attn_align align)
@@ -457,6 +511,9 @@ static void test_backend(attn_context *context, attn_dtype type, struct size siz
     test_values(context, type, size, -INFINITY, 0.5);
     test_values(context, type, size, 7, 0.5);
     test_lost(context, type, size);
+    for (int n = 0; n < 4; n++)
+        test_added(context, type, size, n % 2 ? -1 : 1, n / 2);
+    test_slopes(context, type, size);
     for (int64_t lost = 4; lost < 3 * BLOCK; lost += 20)
         test_late(context, type, size, lost);
     test_late(context, type, size, NK - 20); /* a group that is lost, too, shows in the LSE */

@@ -45,6 +45,7 @@ struct batch {
     uint8_t *seen;   /* of each key: 1 */
     uint8_t *mask;   /* [rows][keys] of the first sequence, for calls with it alone; or null */
     void *slopes;    /* [heads] of ALiBi, or null */
+    void *bias;      /* as the mask */
 };
 
 /* out [tokens][heads][d], then lse [tokens][heads]. */
@@ -93,6 +94,7 @@ static void batch_free(struct batch *p)
     free(p->seen);
     free(p->mask);
     free(p->slopes);
+    free(p->bias);
 }
 
 static struct outcome outcome_new(const struct batch *p)
@@ -139,6 +141,8 @@ static attn_status run(const struct batch *p, attn_context *c, int b0, int b1, b
         d.mask = (attn_score_input){p->mask, ATTN_BOOL, 0, 0, p->cu_k[1], 1};
     d.alibi.data = p->slopes;
     d.alibi.dtype = p->computing;
+    if (p->bias)
+        d.bias = (attn_score_input){p->bias, p->computing, 0, 0, p->cu_k[1], 1};
     d.out.data = x->out + rows * row_bytes(p);
     d.lse.data = x->lse + rows * heads * p->lse_size;
     d.lse.token_stride = p->shape->heads;
@@ -266,6 +270,26 @@ static void draw_slopes(struct batch *p)
         element_set(p->computing, p->slopes, h, ldexp(1, -2 * (int)h));
 }
 
+/* Biases that rise or fall with the keys: in rows with an even number always alike, in the others
+ * as steeply as `odd` draws. */
+static void draw_bias(struct batch *p, uint64_t odd)
+{
+    const int64_t rows = p->cu_q[1], keys = p->cu_k[1];
+    struct rng r[2] = {rng_seeded(0), rng_seeded(odd)};
+    p->bias = test_alloc((size_t)(rows * keys) * p->lse_size);
+    for (int64_t i = 0; i < rows; i++) {
+        const double slope = 2 * rng_uniform(&r[i % 2]) - 1;
+        for (int64_t j = 0; j < keys; j++)
+            element_set(p->computing, p->bias, i * keys + j, slope * (double)j);
+    }
+}
+
+/* What rows have for neighbours. */
+enum kind { SIZES, MASKED, SLOPED, BIASED, KINDS };
+static const char *const kinds[KINDS] = {"of sizes", "that see other keys",
+                                         "that see other keys, with ALiBi",
+                                         "that see other keys, with biases"};
+
 /* Whether rows with an even number have the same bits. */
 static bool even_rows_same(const struct batch *p, const struct outcome *a, const struct outcome *b)
 {
@@ -278,7 +302,7 @@ static bool even_rows_same(const struct batch *p, const struct outcome *a, const
 }
 
 static void test_rows(const struct options *o, struct target *t, const struct shape *s,
-                      attn_dtype type, bool masked, bool sloped)
+                      attn_dtype type, enum kind kind)
 {
     static const int64_t most[] = {5, 5, 1};
     static const int all[] = {-1, 1, 0};
@@ -286,22 +310,22 @@ static void test_rows(const struct options *o, struct target *t, const struct sh
     const int n = (int)(s - shapes);
     struct outcome x[3];
     for (int time = 0; time < 3; time++) {
+        const uint64_t seed = (uint64_t)time + 1;
         struct batch p = batch_of(s, type);
-        size_rows(&p, (uint64_t)time + 1, most[time]);
-        if (masked)
-            mask_rows(&p, (uint64_t)time + 1, all[time]);
-        if (sloped)
+        size_rows(&p, seed, most[time]);
+        if (kind != SIZES)
+            mask_rows(&p, seed, all[time]);
+        if (kind == SLOPED)
             draw_slopes(&p);
+        if (kind == BIASED)
+            draw_bias(&p, seed);
         x[time] = outcome_new(&p);
         const bool good = run(&p, t->context, 0, 1, false, &x[time]) == ATTN_OK;
-        EXPECT(good && (masked || time > 0 || is_right(&p, &x[time], 0)),
+        EXPECT(good && (kind != SIZES || time > 0 || is_right(&p, &x[time], 0)),
                "%s %s %s, shape %d: rows of sizes %d are wrong", o->program, isa, name, n, time);
         EXPECT(good && even_rows_same(&p, &x[0], &x[time]),
-               "%s %s %s, shape %d: rows differ among others %s %d", o->program, isa, name, n,
-               sloped   ? "that see other keys, with ALiBi,"
-               : masked ? "that see other keys,"
-                        : "of sizes",
-               time);
+               "%s %s %s, shape %d: rows differ among others %s, %d", o->program, isa, name, n,
+               kinds[kind], time);
         batch_free(&p);
     }
     for (int time = 0; time < 3; time++)
@@ -312,8 +336,8 @@ static void test_type(const struct options *o, struct target *t, attn_context *s
                       const struct shape *s, attn_dtype type)
 {
     test_shape(o, t, several, s, type);
-    for (int kind = 0; s->d < 1024 && kind < 3; kind++)
-        test_rows(o, t, s, type, kind > 0, kind > 1);
+    for (enum kind kind = 0; s->d < 1024 && kind < KINDS; kind++)
+        test_rows(o, t, s, type, kind);
 }
 
 int main(int argc, char **argv)

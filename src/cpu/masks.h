@@ -82,27 +82,35 @@ INLINE struct keeping keeping_of(const struct attn_dropout *d)
 
 INLINE uint32_t is_kept(struct keeping k, uint32_t draw) { return (draw > k.above) | k.all; }
 
-/* Four words of Philox for each lane: counters in, draws out. See philox.h. */
+/* Four words of Philox for each lane: counters in, draws out. See philox.h. Words of even and of
+ * odd lanes are in vectors of their own, where only the low halves count: products need no parting.
+ */
 static void draw(uint32_t x[4][BQ], uint64_t seed)
 {
     for (int lane = 0; lane < BQ; lane += VEC_N) {
         uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-        vec_words w[4];
-        for (int i = 0; i < 4; i++)
-            memcpy(&w[i], x[i] + lane, sizeof w[i]);
+        vec_pairs w[4][2];
+        for (int i = 0; i < 4; i++) {
+            memcpy(&w[i][0], x[i] + lane, sizeof w[i][0]);
+            w[i][1] = w[i][0] >> 32;
+        }
         for (int round = 0; round < 10; round++) {
-            vec_words high[2], low[2];
-            vec_words_mul(&high[0], &low[0], &w[0], 0xd2511f53u);
-            vec_words_mul(&high[1], &low[1], &w[2], 0xcd9e8d57u);
-            w[0] = high[1] ^ w[1] ^ key0;
-            w[1] = low[1];
-            w[2] = high[0] ^ w[3] ^ key1;
-            w[3] = low[0];
+            for (int half = 0; half < 2; half++) {
+                vec_pairs first, second;
+                vec_words_mul(&first, &w[0][half], 0xd2511f53u);
+                vec_words_mul(&second, &w[2][half], 0xcd9e8d57u);
+                w[0][half] = (second >> 32) ^ w[1][half] ^ key0;
+                w[1][half] = second;
+                w[2][half] = (first >> 32) ^ w[3][half] ^ key1;
+                w[3][half] = first;
+            }
             key0 += 0x9e3779b9u;
             key1 += 0xbb67ae85u;
         }
-        for (int i = 0; i < 4; i++)
-            memcpy(x[i] + lane, &w[i], sizeof w[i]);
+        for (int i = 0; i < 4; i++) {
+            const vec_pairs all = (w[i][0] & UINT32_MAX) | w[i][1] << 32;
+            memcpy(x[i] + lane, &all, sizeof all);
+        }
     }
 }
 

@@ -109,7 +109,7 @@ static bool see_masks(struct block *t, int64_t k0, struct attn_range *keys)
         return blocks == SEE_ALL;
     for (int64_t j = keys->lo; j < keys->hi; j++)
         t->seen[j] = ALL_LANES;
-    if (blocks == SEE_SOME)
+    if (blocks == SEE_SOME) /* so there are some */
         look_at_masks(t, k0, keys, false);
     if (has_own_masks(p) && !look_at_masks(t, k0, keys, true))
         return false;
@@ -132,7 +132,8 @@ static void load_bias(const struct block *t, int v, int64_t key, int64_t n, vec 
         return;
     }
     const attn_dtype own = t->u->p->dtype, computing = attn_compute_dtype(own);
-    const bool direct = b->key == 1 && n == VEC_N && (type == computing || type == own);
+    const bool f32_beside_f64 = type != computing && type != own;
+    const bool direct = b->key == 1 && n == VEC_N && !f32_beside_f64;
     for (int i = 0; i < VEC_N; i++) {
         const int64_t lane = v * VEC_N + i;
         const int64_t at = attn_score_at(b, 0, t->head[lane], t->query[lane], key);
@@ -169,10 +170,11 @@ INLINE void add_bias(struct block *t, int64_t k0, int64_t j0, int64_t j1, real b
         }
 }
 
-/* The same with ALiBi, of nv vectors. */
+/* The same with ALiBi, of nv vectors. -inf by a bias stays, whatever slopes are. */
 INLINE void add_alibi(struct block *t, int64_t k0, int64_t j0, int64_t j1, real by, int nv)
 {
-    const vec scale = vec_set(by);
+    const vec scale = vec_set(by), lowest = vec_set(-INFINITY);
+    const bool biased = t->u->p->bias.data;
     vec slope[NV], place[NV], at = vec_set((real)j0);
     UNROLL for (int v = 0; v < nv; v++) {
         real part[VEC_N];
@@ -185,7 +187,8 @@ INLINE void add_alibi(struct block *t, int64_t k0, int64_t j0, int64_t j1, real 
         UNROLL for (int v = 0; v < nv; v++) {
             real *s = scores_at(t, j) + v * VEC_N;
             const vec distance = vec_max(vec_sub(place[v], at), vec_sub(at, place[v]));
-            vec_store(s, vec_fma(vec_load(s), scale, vec_mul(slope[v], distance)));
+            const vec sum = vec_fma(vec_load(s), scale, vec_mul(slope[v], distance));
+            vec_store(s, biased ? vec_select(vec_le(vec_load(s), lowest), lowest, sum) : sum);
         }
 }
 
@@ -195,9 +198,10 @@ static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64
 {
     const struct attn_problem *p = t->u->p;
     const struct scaling scaling = scaling_of(p);
-    /* The scale goes in with the first of what is added. */
-    const bool soon = !(p->softcap > 0) && !scaling.extreme && (p->bias.data || p->alibi.data);
-    const real by = soon ? (real)scaling.scale : 1;
+    /* The scale goes in with the first of what is added, unless its product may be infinite. */
+    const bool soon = !(p->softcap > 0) && !scaling.extreme && scaling.scale <= 1 &&
+                      (p->bias.data || p->alibi.data);
+    const real by = soon ? (real)scaling.scale : 1, rest = p->bias.data ? 1 : by;
     real *const scores = scores_at(t, j0);
     for (int64_t at = 0; !soon && at < (j1 - j0) * BQ; at += VEC_N)
         vec_store(scores + at, scaled_scores(scaling, vec_load(scores + at)));
@@ -206,9 +210,9 @@ static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64
     if (p->bias.data)
         add_bias(t, k0, j0, j1, by);
     if (p->alibi.data && t->vectors < NV)
-        add_alibi(t, k0, j0, j1, p->bias.data ? 1 : by, HALF);
+        add_alibi(t, k0, j0, j1, rest, HALF);
     else if (p->alibi.data)
-        add_alibi(t, k0, j0, j1, p->bias.data ? 1 : by, NV);
+        add_alibi(t, k0, j0, j1, rest, NV);
 }
 
 /* ---- Dropout --------------------------------------------------------------------------------- */

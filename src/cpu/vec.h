@@ -37,9 +37,9 @@
  *                         NaN; i as for vec_power
  *   vec_from_f16, vec_to_f16, vec_from_bf16, vec_to_bf16
  *                         VEC_N 16-bit numbers, as half.h converts them (f32 only)
- *   VEC_WORDS_MUL, vec_words_mul(high, low, x, by)
- *                         where it is short: the high and low halves of vec_words, VEC_N words of
- *                         32 bits, times `by`; all in memory
+ *   VEC_WORDS_MUL, vec_words_mul(to, x, by)
+ *                         where it is short: the low 32 bits of vec_pairs, VEC_N / 2 numbers of
+ *                         64 bits, each times `by`; all in memory
  *   vec_transpose         VEC_N vectors as a square matrix, in place
  *   VEC_FOURS, vec_fours(r, at, skip)
  *                         where a vector's 128-bit parts hold four numbers: r[i], i < 4: lane j is
@@ -109,21 +109,17 @@
 
 INLINE vec vec_zero(void) { return vec_set(0); }
 
-/* VEC_N words of 32 bits. */
-typedef uint32_t vec_words __attribute__((vector_size(4 * VEC_N)));
+/* VEC_N words of 32 bits, two and two. */
+typedef uint64_t vec_pairs __attribute__((vector_size(4 * VEC_N)));
 
 #ifndef VEC_WORDS_MUL
-INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
+INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
 {
-    vec_words a, b, c;
+    vec_pairs a;
     memcpy(&a, x, sizeof a);
-    for (int i = 0; i < VEC_N; i++) {
-        const uint64_t product = (uint64_t)a[i] * by;
-        b[i] = (uint32_t)(product >> 32);
-        c[i] = (uint32_t)product;
-    }
-    memcpy(high, &b, sizeof b);
-    memcpy(low, &c, sizeof c);
+    for (int i = 0; i < VEC_N / 2; i++)
+        a[i] = (a[i] & UINT32_MAX) * by;
+    memcpy(to, &a, sizeof a);
 }
 #endif
 

@@ -266,17 +266,14 @@ INLINE void vec_load_some(void *to, const void *from, int64_t n)
     _mm256_storeu_si256(to, some);
 }
 
-/* Even and odd places make products of 64 bits each. */
 #define VEC_WORDS_MUL
-#if REAL_BITS == 32
-#include "cpu/words_avx2.h"
-#else
-INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
+INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
 {
-    const __m128i a = _mm_loadu_si128(x), b = _mm_set1_epi32((int)by);
-    const __m128i even = _mm_mul_epu32(a, b);
-    const __m128i odd = _mm_mul_epu32(_mm_srli_epi64(a, 32), b);
-    _mm_storeu_si128(high, _mm_blend_epi32(_mm_srli_epi64(even, 32), odd, 0xa));
-    _mm_storeu_si128(low, _mm_blend_epi32(even, _mm_slli_epi64(odd, 32), 0xa));
-}
+#if REAL_BITS == 32
+    const __m256i b = _mm256_set1_epi32((int)by);
+    _mm256_storeu_si256(to, _mm256_mul_epu32(_mm256_loadu_si256(x), b));
+#else
+    const __m128i b = _mm_set1_epi32((int)by);
+    _mm_storeu_si128(to, _mm_mul_epu32(_mm_loadu_si128(x), b));
 #endif
+}

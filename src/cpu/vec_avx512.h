@@ -279,17 +279,14 @@ INLINE void vec_load_some(void *to, const void *from, int64_t n)
     _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, from));
 }
 
-/* Even and odd places make products of 64 bits each. */
 #define VEC_WORDS_MUL
-#if REAL_BITS == 32
-INLINE void vec_words_mul(void *high, void *low, const void *x, uint32_t by)
+INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
 {
-    const __m512i a = _mm512_loadu_si512(x), b = _mm512_set1_epi32((int)by);
-    const __m512i even = _mm512_mul_epu32(a, b);
-    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), b);
-    _mm512_storeu_si512(high, _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd));
-    _mm512_storeu_si512(low, _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)));
-}
+#if REAL_BITS == 32
+    const __m512i b = _mm512_set1_epi32((int)by);
+    _mm512_storeu_si512(to, _mm512_mul_epu32(_mm512_loadu_si512(x), b));
 #else
-#include "cpu/words_avx2.h"
+    const __m256i b = _mm256_set1_epi32((int)by);
+    _mm256_storeu_si256(to, _mm256_mul_epu32(_mm256_loadu_si256(x), b));
 #endif
+}

@@ -163,7 +163,7 @@ static NOINLINE void raise_ahead(struct block *t, int64_t j0)
     for (int v = 0; v < t->vectors; v++) {
         const vec weight = weights_of(t, largest(t, j0, t->scored, v), vec_load(t->r + v * VEC_N));
         const vmask keep = are_below(weight, vec_load(t->limit + v * VEC_N));
-        if (!vmask_all(keep)) /* one without a reference is given its first one all the same */
+        if (!vmask_all(keep)) /* those without sums, or whose become 0, get a first one anyway */
             raise_lanes(t, j0, j0, v, keep);
     }
 }
