@@ -50,7 +50,7 @@ static long double limited(long double x, attn_dtype type)
 
 static double score_of(const struct scores *s, const struct reach *by, attn_dtype type, int64_t j)
 {
-    const long double product = (long double)by->q * by->k * number_of(s, j);
+    const long double product = limited((long double)by->q * by->k * number_of(s, j), type);
     long double x = limited(product * by->scale, type);
     if (by->softcap > 0)
         x = limited(by->softcap * tanhl(x / by->softcap), type);
@@ -377,7 +377,8 @@ static void test_reached(attn_context *context, attn_dtype type, struct size siz
         {1, 1, 1e39, 5},          {1, 1, 1e39, 1e39},       {1e18, 1e18, 1e-36, 1e39},
         {1, 1, 1e300, 1e-300},    {1, 1, 1, 1e-300},        {1e18, 1e18, 1e10, 0},
         {-1e18, 1e18, 1e10, 0},   {-1e18, 1e18, -1e10, 0},
-        {0x1p60, 0x1p40, 0x1p-99, 0x1p70}, {0x1p-60, 0x1p-60, 0x1p90, 0x1p-90},
+        {1e20, 1e20, 1e-300, 0},  {0x1p60, 0x1p40, 0x1p-99, 0x1p70},
+        {0x1p-60, 0x1p-60, 0x1p90, 0x1p-90},
     };
     static const struct reach twofold[] = {
         {1e20, 1e20, 1e-40, 0},   {-1e20, 1e20, -1e-40, 30}, {1e150, 1e150, 1e-300, 0},
