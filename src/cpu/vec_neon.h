@@ -140,3 +140,13 @@ INLINE vec vec_max(vec a, vec b) { return vec_select(vec_lt(b, a), a, b); }
 
 /* No instruction loads what it multiplies, and one that takes a lane needs no broadcast. */
 INLINE void vec_keep(vec *a) { (void)a; }
+
+#define VEC_WORDS_MUL
+INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
+{
+#if REAL_BITS == 32
+    vst1q_u64(to, vmull_n_u32(vmovn_u64(vld1q_u64(x)), by));
+#else
+    vst1_u64(to, vget_low_u64(vmull_n_u32(vld1_u32(x), by)));
+#endif
+}
