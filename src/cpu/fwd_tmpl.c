@@ -9,8 +9,9 @@
  *
  * The softmax works in powers of two, relative to a reference per row that is not always the
  * maximum: it comes from the first keys that the row sees, and is raised only if the weights of MR
- * keys sum to more than a limit (see limit_of()). Each row decides that for itself, and a row that
- * keeps its reference is multiplied by 1, so that no row's bits depend on another's.
+ * keys sum to more than a limit (see limit_of(); of which keys, largest_soon()). Each row decides
+ * that for itself, and a row that keeps its reference is multiplied by 1, so that no row's bits
+ * depend on another's.
  *
  * What a row does not see gets the score -inf, hence the probability 0. A value it does not see
  * may be NaN, and 0 * NaN is NaN: packing notes the tiles that hold such values, and where a row of
