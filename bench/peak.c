@@ -10,6 +10,9 @@
 /* Such a set, and the one that it extends. */
 #define DOT_ROW(dot, isa) {#dot, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa, \
                                   [ATTN_F16] = peak_f32_##isa, [ATTN_BF16] = peak_bf16_##dot}}
+/* One that extends it otherwise. */
+#define SAME_ROW(isa, base) {#isa, {[ATTN_F32] = peak_f32_##base, [ATTN_F64] = peak_f64_##base, \
+                                    [ATTN_F16] = peak_f32_##base, [ATTN_BF16] = peak_f32_##base}}
 static const struct {
     const char *isa;
     bench_peak_fn run[ATTN_BOOL]; /* by element type */
@@ -28,6 +31,9 @@ static const struct {
 #endif
 #if ATTN_HAVE_AVX512
     ROW(avx512),
+#endif
+#if ATTN_HAVE_AVX512WIDE
+    SAME_ROW(avx512wide, avx512),
 #endif
 #if ATTN_HAVE_AVX512BF16
     DOT_ROW(avx512bf16, avx512),

@@ -31,7 +31,8 @@ static void plan_forward(const struct attn_settings *s, const struct attn_proble
     do { /* again, where the system does not allow what blocks want */
         isa = allowed;
         kernel = attn_isa_kernel(isa, p->dtype);
-        if (!attn_schedule_plan(&schedule, p, kernel, s->threads) ||
+        if (!attn_schedule_plan(&schedule, p, kernel, attn_isa_wide(isa, p->dtype),
+                                s->threads) ||
             schedule.bytes > PTRDIFF_MAX) {
             refuse_size(plan, p);
             return;

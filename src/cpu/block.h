@@ -36,7 +36,7 @@ struct block {
     bool far;                  /* packed keys and values come from beyond the second cache */
     struct attn_score_view bias;
     real slope[BQ];            /* of ALiBi */
-    uint32_t seen[BK], kept[BK]; /* lanes, as bits, that see a key by the masks; that keep it */
+    lane_bits seen[BK], kept[BK]; /* lanes that see a key by the masks; that keep it */
 
     /* The forward pass. */
     bool leads;  /* it is the first of its item */
@@ -64,6 +64,9 @@ INLINE real *weights_at(const struct block *t, int64_t j)
 {
     return t->p + j / PAIR * BQ;
 }
+
+/* Whether HALF of the vectors are computed. */
+INLINE bool is_half(const struct block *t) { return !WIDE_BLOCKS && t->vectors < NV; }
 
 /* Sets up all but the memory of the block of rows at row0, which ends at `end` or before. */
 static void block_init(struct block *t, const struct attn_unit *u, int64_t row0, int64_t end)

@@ -115,7 +115,7 @@ static NOINLINE void note_seen(struct block *t, int64_t j0, int64_t j1)
             if (s[lane] * scale <= (real)-INFINITY)
                 s[lane] = (real)-INFINITY;
             else
-                t->seen[j] |= (uint32_t)1 << lane;
+                t->seen[j] |= (lane_bits)1 << lane;
         }
     }
     for (int lane = 0; lane < BQ; lane++) {
@@ -287,7 +287,7 @@ static void do_any_block(struct work *w, const struct ready *ready, const real *
 /* sum[r] += weights of rows q0 .. q1 - 1 times their columns x[][width], MR keys from weight[r][0]
  * on. careful: a row that does not see the key counts as 0. */
 INLINE void add_rows(vec sum[MR][NV], const real *weight, const real *x, int width,
-                     const uint32_t *seen, bool careful)
+                     const lane_bits *seen, bool careful)
 {
     UNROLL_BY(2) for (int64_t q = 0; q < BQ; q++) {
         vec row[NV];

@@ -114,7 +114,7 @@ static NOINLINE void see_bias(struct block *t, int64_t k0, int64_t j0, int64_t j
             if (attn_number_at(b->data, t->u->p->bias_dtype,
                                attn_score_at(b, 0, t->head[lane], t->query[lane], k0 + j)) ==
                 -(double)INFINITY)
-                t->seen[j] &= ~(UINT32_C(1) << lane);
+                t->seen[j] &= ~((lane_bits)1 << lane);
 }
 
 /* The keys of tile n that every lane sees, as positions in it, both multiples of STEP. */
@@ -266,7 +266,7 @@ static bool need_in_turn(void *arg, int64_t n)
     return turn->packed = true;
 }
 
-extern const struct attn_cpu_decode KERNEL(attn_decode);
+extern const struct attn_cpu_decode BASE_KERNEL(attn_decode);
 
 /* The unit's rows that are in no block, against tile n of those that the blocks see, and all keys
  * before the first and behind the last of these. */
@@ -274,7 +274,7 @@ static void join(const struct attn_unit *u, int64_t n, struct attn_range tiles, 
 {
     const struct attn_range keys = {n == tiles.lo ? 0 : n * BK,
                                     n == tiles.hi - 1 ? u->nk : (n + 1) * BK};
-    KERNEL(attn_decode).rest(u, keys, scratch);
+    BASE_KERNEL(attn_decode).rest(u, keys, scratch);
 }
 
 /* Sets up the blocks of an item, those of each head in turn; see: keys that those of a head see. */
@@ -303,7 +303,7 @@ static void rows(const struct attn_unit *u, int64_t heads, int64_t row0, int64_t
                  void *scratch, bool (*need)(void *arg, int64_t t), void *arg)
 {
     const struct attn_problem *p = u->p;
-    const int64_t rest_bytes = u->joins ? KERNEL(attn_decode).scratch_bytes(p, u->rest, 1) : 0;
+    const int64_t rest_bytes = u->joins ? BASE_KERNEL(attn_decode).scratch_bytes(p, u->rest, 1) : 0;
     char *const rest =
         (char *)scratch + scratch_bytes(p->head_dim, p->head_dim_v, u->room, heads * blocks);
     struct attn_range see[ATTN_MOST_BLOCKS];
@@ -357,5 +357,5 @@ const struct attn_cpu_kernel KERNEL(attn_fwd) = {
     .columns = columns,
     .columns_bytes = columns_bytes,
     .weight_bytes = sizeof(struct weight),
-    .decode = &KERNEL(attn_decode),
+    .decode = &BASE_KERNEL(attn_decode),
 };

@@ -28,15 +28,18 @@
     BACKWARD(f32, isa) BACKWARD(f64, isa) BACKWARD(f16, isa) BACKWARD(bf16, isa) \
     SOFTMAX(f32, isa) SOFTMAX(f64, isa)
 
-/* A set whose kernels for bf16 are those of another name, and what has to allow these, if not null;
- * the backward pass has none of these. */
-#define SET(isa, usable, bf16_isa, allowed) \
-    {#bf16_isa, usable, allowed, \
+/* A set, whose kernels are those of `isa`, for bf16 those of bf16_isa; what has to allow these, if
+ * not null; and wide blocks. The backward pass has none of the latter two. */
+#define SET(name, usable, isa, bf16_isa, allowed, wide) \
+    {#name, usable, allowed, \
      {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
       [ATTN_F16] = &attn_fwd_f16_##isa, [ATTN_BF16] = &attn_fwd_bf16_##bf16_isa}, \
+     wide, \
      {[ATTN_F32] = &attn_bwd_f32_##isa, [ATTN_F64] = &attn_bwd_f64_##isa, \
       [ATTN_F16] = &attn_bwd_f16_##isa, [ATTN_BF16] = &attn_bwd_bf16_##isa}, \
      {[ATTN_F32] = &attn_softmax_f32_##isa, [ATTN_F64] = &attn_softmax_f64_##isa}}
+#define PLAIN(isa, usable) SET(isa, usable, isa, isa, NULL, NONE)
+#define NONE {NULL}
 
 static bool always(void) { return true; }
 #if ATTN_HAVE_SCALAR
@@ -79,6 +82,15 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 KERNELS(avx512)
+#endif
+
+#if ATTN_HAVE_AVX512WIDE
+KERNEL(f32, avx512wide) KERNEL(f64, avx512wide) KERNEL(f16, avx512wide) KERNEL(bf16, avx512wide)
+#define WIDE_WORDS(bf16_kernel) \
+    {[ATTN_F32] = &attn_fwd_f32_avx512wide, [ATTN_F64] = &attn_fwd_f64_avx512wide, \
+     [ATTN_F16] = &attn_fwd_f16_avx512wide, [ATTN_BF16] = bf16_kernel}
+#else
+#define WIDE_WORDS(bf16_kernel) NONE
 #endif
 
 #if ATTN_HAVE_AVX512BF16 || ATTN_HAVE_AMXBF16
@@ -137,33 +149,36 @@ static const struct set {
     const char *name;
     bool (*usable)(void);
     bool (*allowed)(void);
-    const struct attn_cpu_kernel *kernel[ATTN_BOOL]; /* by element type */
+    const struct attn_cpu_kernel *kernel[ATTN_BOOL], *wide[ATTN_BOOL]; /* by element type */
     const struct attn_cpu_backward *backward[ATTN_BOOL];
     const struct attn_softmax *softmax[ATTN_F64 + 1]; /* by computing type */
 } sets[] = {
 #if ATTN_HAVE_SCALAR
-    SET(scalar, always, scalar, NULL),
+    PLAIN(scalar, always),
 #endif
 #if ATTN_HAVE_AMXBF16_EMULATED
-    SET(avx512, has_avx512, amxbf16_emulated, NULL),
+    SET(amxbf16_emulated, has_avx512, avx512, amxbf16_emulated, NULL, NONE),
 #endif
 #if ATTN_HAVE_NEON
-    SET(neon, always, neon, NULL),
+    PLAIN(neon, always),
 #endif
 #if ATTN_HAVE_NEONBF16
-    SET(neon, has_neonbf16, neonbf16, NULL),
+    SET(neonbf16, has_neonbf16, neon, neonbf16, NULL, NONE),
 #endif
 #if ATTN_HAVE_AVX2
-    SET(avx2, has_avx2, avx2, NULL),
+    PLAIN(avx2, has_avx2),
+#endif
+#if ATTN_HAVE_AVX512WIDE /* where it is faster the next but one follows, which has its blocks */
+    SET(avx512wide, has_avx512, avx512, avx512, NULL, WIDE_WORDS(&attn_fwd_bf16_avx512wide)),
 #endif
 #if ATTN_HAVE_AVX512
-    SET(avx512, has_avx512, avx512, NULL),
+    PLAIN(avx512, has_avx512),
 #endif
 #if ATTN_HAVE_AVX512BF16 /* directly behind that of AVX-512, which set_at() may give its place */
-    SET(avx512, has_avx512bf16, avx512bf16, NULL),
+    SET(avx512bf16, has_avx512bf16, avx512, avx512bf16, NULL, NONE),
 #endif
 #if ATTN_HAVE_AMXBF16
-    SET(avx512, has_amxbf16, amxbf16, ask_for_tiles),
+    SET(amxbf16, has_amxbf16, avx512, amxbf16, ask_for_tiles, WIDE_WORDS(NULL)),
 #endif
 };
 
@@ -217,6 +232,11 @@ int32_t attn_isa_allowed(int32_t n, attn_dtype dtype)
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype)
 {
     return set_at(n)->kernel[dtype];
+}
+
+const struct attn_cpu_kernel *attn_isa_wide(int32_t n, attn_dtype dtype)
+{
+    return set_at(n)->wide[dtype];
 }
 
 const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype)

@@ -19,6 +19,9 @@ int32_t attn_isa_allowed(int32_t n, attn_dtype dtype);
 const struct attn_cpu_kernel *attn_isa_kernel(int32_t n, attn_dtype dtype);
 const struct attn_cpu_backward *attn_isa_backward(int32_t n, attn_dtype dtype);
 
+/* Those with blocks of more rows, for the forward pass beside these; null where there are none. */
+const struct attn_cpu_kernel *attn_isa_wide(int32_t n, attn_dtype dtype);
+
 /* How memory that is read once had better be asked for: the first caches of AMD's processors wait
  * for memory on few lines at a time; from Zen 5 on they follow what is read in its order. */
 enum attn_asks attn_isa_asks(void);

@@ -161,7 +161,7 @@ static NOINLINE void look_ahead(struct block *t, const struct work *w, int64_t j
         narrow = narrow && vmask_all(are_narrow(t, most));
     }
     if (!narrow)
-        add_scores(t, w, t->scored, j1, t->vectors < NV ? HALF : NV);
+        add_scores(t, w, t->scored, j1, is_half(t) ? HALF : NV);
 }
 
 /* Keys j0 .. j1 - 1 of tile n, both multiples of STEP, which lies at `at`; none of them is seen
@@ -201,7 +201,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
 static void take_keys(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t end)
 {
     const struct place at = place_of(t->u, n);
-    if (t->vectors < NV)
+    if (is_half(t))
         tile(t, n, &at, j0, j1, end, words(t->d), HALF);
     else
         tile(t, n, &at, j0, j1, end, words(t->d), NV);

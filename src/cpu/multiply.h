@@ -10,8 +10,8 @@
  * blocks, packed keys and sizes that are constants. */
 INLINE bool goes_beside(const struct block *t, const struct place *at)
 {
-    return EXP2_BESIDE == 3 ? (t->d == 64 || t->d == 128) && t->vectors == NV && !at->direct
-                            : in_steps(t);
+    return EXP2_BESIDE == 3 ? (t->d == 64 || t->d == 128) && !is_half(t) && !at->direct
+                            : !WIDE_BLOCKS && in_steps(words(t->d));
 }
 
 /* Gives lanes without a reference the largest of MR scores; -inf is none, and shows as a sum that
@@ -31,7 +31,7 @@ INLINE void begin_references(struct block *t, vec s[MR][NV], int nv)
 static NOINLINE void push_again(struct block *t, const struct place *at, int64_t j0, int64_t j)
 {
     if (!goes_beside(t, at)) { /* else their scores are still there */
-        if (t->vectors < NV)
+        if (is_half(t))
             store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), HALF);
         else
             store_scores(t, at->keys, j, j + MR, at->key_step, words(t->d), NV);
@@ -210,10 +210,12 @@ static NOINLINE void push_beside_half(struct block *t, const struct place *at, i
     push_beside(t, at, j0, j, j1, at->key_step, words(t->d), HALF);
 }
 
-/* The same where scores never leave the registers. */
+/* The same where scores never leave the registers. Probabilities may be made in steps all the
+ * same, as those of blocks are that have fewer vectors and so go on beside products. */
 INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
                           int64_t j1, int64_t step, int64_t n, int nv)
 {
+    const bool by_steps = EXP2_BESIDE == 3 || WIDE_BLOCKS;
     bool begun = false;
     for (; j < j1; j += MR) {
         const real *const keys = at->keys + j * step;
@@ -227,8 +229,9 @@ INLINE void push_products(struct block *t, const struct place *at, int64_t j0, i
             const vec r = vec_load(t->r + v * VEC_N);
             vec p[MR];
             UNROLL for (int i = 0; i < MR; i++)
-                p[i] = EXP2_BESIDE == 3 ? exp2_all_steps(vec_sub(s[i][v], r), t->scale, false)
-                                        : vec_exp2(vec_sub(s[i][v], r), t->scale, WEIGHT_BITS);
+                p[i] = by_steps && in_steps(n)
+                           ? exp2_all_steps(vec_sub(s[i][v], r), t->scale, PAIR > 1)
+                           : vec_exp2(vec_sub(s[i][v], r), t->scale, WEIGHT_BITS);
             sum[v] = add_keys(t, j, v, p);
         }
         take_sums(t, at, j0, j, sum, nv);
@@ -355,7 +358,7 @@ INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_
 
 static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    if (t->vectors < NV)
+    if (is_half(t))
         mix_keys(t, at, j0, j1, HALF);
     else
         mix_keys(t, at, j0, j1, NV);
@@ -403,7 +406,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
 static void take_keys(struct block *t, int64_t n, int64_t j0, int64_t j1, int64_t end)
 {
     const struct place at = place_of(t->u, n);
-    if (t->vectors < NV)
+    if (is_half(t))
         tile(t, n, &at, j0, j1, end, at.key_step, words(t->d), HALF);
     else if (!at.direct && t->d == 64) /* constants let the compiler fold the row addresses */
         tile(t, n, &at, j0, j1, end, 64 / PAIR, 64 / PAIR, NV);

@@ -22,6 +22,7 @@ struct slot {
     int64_t chunks, ranges, heads; /* decode: chunks of keys, ranges of heads, heads in a range */
     int64_t cuts;                  /* and items of a chunk: ranges of heads for pieces of rows */
     int64_t blocks, together; /* else: blocks of rows in an item, and of how many heads each */
+    int64_t wide;             /* and blocks of more rows, which come first */
     struct attn_unit unit;
 };
 
@@ -79,6 +80,7 @@ static struct attn_range part_of(struct attn_range rows, int64_t step, int32_t n
 
 /* How the units of a sequence in the tiled form are cut. */
 struct cut {
+    int64_t wide;   /* blocks of more rows, before the others */
     int64_t rest;   /* rows that are left to the decode form */
     int64_t blocks; /* of the others, in an item */
     int64_t heads;  /* of which it has those */
@@ -145,6 +147,35 @@ static int64_t heads_together(const struct attn_schedule *s, const struct attn_p
     return 1;
 }
 
+/* Whether what a block computes and no row sees, along a causal edge, is little even if there are
+ * `more` rows in it. */
+static bool has_few_edges(const struct attn_problem *p, int64_t b, int64_t more)
+{
+    const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b), enough = 16;
+    const struct attn_band band = attn_band_of(p->rule, nq, nk, attn_prefix_of(p, b));
+    const struct attn_range see = attn_band_row(band, nq / 2);
+    return attn_band_whole(band, 0, nq, 0, nk) || (see.hi - see.lo) * p->group >= enough * more;
+}
+
+/* How many blocks of a unit of so many rows have more of them, if several items share it and these
+ * are so many that none keeps the others waiting. What is left fills others: two of them take less
+ * than one of these and half of another, and most of one of these less than one and a half of them.
+ * Results do not tell. */
+static int64_t wide_of(const struct attn_schedule *s, const struct attn_problem *p,
+                       const struct attn_cpu_kernel *kernel, int64_t b, int64_t rows)
+{
+    const double enough = 8.0 / 3; /* shares, of which threads have 3 */
+    if (!s->wide || s->parts > 1)
+        return 0;
+    const int64_t blocks = rows / s->wide->block_rows, left = rows % s->wide->block_rows;
+    if (attn_pairs_of(p, b) * enough > s->share * (double)(blocks + (left > 0)) ||
+        !has_few_edges(p, b, s->wide->block_rows - kernel->block_rows))
+        return 0;
+    if (left > kernel->block_rows)
+        return blocks + 1;
+    return left > 0 && left <= kernel->block_rows / 2 && blocks > 0 ? blocks - 1 : blocks;
+}
+
 static struct cut cut_of(const struct attn_schedule *s, const struct attn_problem *p,
                          const struct attn_cpu_kernel *kernel, int64_t b, int64_t rows)
 {
@@ -157,6 +188,7 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     c.heads = c.places == 1 ? heads_together(s, p, kernel, c.blocks, b) : 1;
     const bool alone = s->parts == 1 && are_far(p, kernel, b) && attn_pairs_of(p, b) <= s->fair;
     c.joins = c.rest > 0 && c.places == 1 && (c.heads > 1 || alone);
+    c.wide = c.blocks < blocks && c.heads == 1 ? wide_of(s, p, kernel, b, rows - c.rest) : 0;
     return c;
 }
 
@@ -180,7 +212,7 @@ static int64_t heads_of(const struct attn_problem *p, const struct attn_cpu_deco
 static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                    const struct attn_cpu_kernel *kernel)
 {
-    int64_t rows = 0, rest = 0, joining = 0, blocks = 1, longest = 0;
+    int64_t rows = 0, rest = 0, joining = 0, blocks = 1, wide = 0, longest = 0;
     s->partial = 0;
     s->tiled = s->decoded = s->places = 0;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -205,6 +237,7 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
                 joining = max64(joining, cut.heads *
                                              kernel->decode->scratch_bytes(p, cut.rest, 1));
             blocks = max64(blocks, cut.blocks * cut.heads);
+            wide = max64(wide, min64(cut.wide, cut.blocks));
             longest = max64(longest, nk);
         }
     }
@@ -214,6 +247,8 @@ static bool survey(struct attn_schedule *s, const struct attn_problem *p,
     int64_t scratch = 0;
     if (s->tiled > 0)
         scratch = kernel->scratch_bytes(p->head_dim, p->head_dim_v, s->room, blocks) + joining;
+    if (wide > 0)
+        scratch = max64(scratch, s->wide->scratch_bytes(p->head_dim, p->head_dim_v, s->room, wide));
     if (rest > 0)
         scratch = max64(scratch, kernel->decode->scratch_bytes(p, rest, 1));
     if (s->decoded > 0) {
@@ -347,12 +382,14 @@ static bool plan_slots(struct attn_schedule *s, const struct attn_problem *p,
 }
 
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
-                        const struct attn_cpu_kernel *kernel, int32_t threads)
+                        const struct attn_cpu_kernel *kernel, const struct attn_cpu_kernel *wide,
+                        int32_t threads)
 {
     int64_t units;
     if (p->head_dim > ATTN_MOST_DIM || p->head_dim_v > ATTN_MOST_DIM || p->heads_kv > INT32_MAX ||
         __builtin_mul_overflow(p->batch, p->heads_kv, &units))
         return false;
+    s->wide = wide;
     s->threads = threads_of(p, kernel, threads);
     const bool parts = s->threads > units && units > 0 && attn_chunks(p, p->key.max) == 1;
     s->parts = parts ? (int32_t)pieces(s->threads, units) : 1;
@@ -414,16 +451,30 @@ static void do_chunk(const struct job *job, struct slot *slot, int64_t item, voi
                   slot->chunks > 1 ? slot->partial : NULL);
 }
 
-/* The last rows come first: under a causal mask they are the longest. */
-static void do_rows(const struct job *job, struct slot *slot, int64_t row0, void *scratch)
+/* Items of blocks that have more rows, and the rows of these. */
+static int64_t wide_items(const struct slot *slot) { return pieces(slot->wide, slot->blocks); }
+
+static int64_t wide_rows(const struct job *job, const struct slot *slot)
 {
-    const int64_t heads = min64(slot->together, job->p->heads_kv - slot->unit.head_kv);
-    const int64_t left = attn_unit_tiled(&slot->unit).hi - row0;
-    const int64_t blocks = min64(slot->blocks, pieces(left, job->kernel->block_rows));
+    return slot->wide > 0 ? slot->wide * job->s->wide->block_rows : 0;
+}
+
+/* The last rows come first: under a causal mask they are the longest. */
+static void do_rows(const struct job *job, struct slot *slot, int64_t item, void *scratch)
+{
+    const struct attn_unit *u = &slot->unit;
+    const int64_t heads = min64(slot->together, job->p->heads_kv - u->head_kv);
+    const bool wide = item < wide_items(slot);
+    const struct attn_cpu_kernel *kernel = wide ? job->s->wide : job->kernel;
+    const int64_t first = wide ? item * slot->blocks : (item - wide_items(slot)) * slot->blocks;
+    const int64_t row0 =
+        u->rows.lo + (wide ? 0 : wide_rows(job, slot)) + first * kernel->block_rows;
+    const int64_t left = attn_unit_tiled(u).hi - row0;
+    const int64_t all = wide ? slot->wide - first : pieces(left, kernel->block_rows);
     if (left <= 0)
-        job->kernel->decode->rest(&slot->unit, (struct attn_range){0, slot->unit.nk}, scratch);
+        kernel->decode->rest(u, (struct attn_range){0, u->nk}, scratch);
     else
-        job->kernel->rows(&slot->unit, heads, row0, blocks, scratch, need_tile, slot);
+        kernel->rows(u, heads, row0, min64(slot->blocks, all), scratch, need_tile, slot);
 }
 
 static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
@@ -434,8 +485,7 @@ static void do_item(void *arg, int32_t n, int64_t item, int32_t thread)
     if (slot->decode)
         do_chunk(job, slot, item, scratch);
     else
-        do_rows(job, slot, slot->unit.rows.lo + item * slot->blocks * job->kernel->block_rows,
-                scratch);
+        do_rows(job, slot, item, scratch);
 }
 
 static void close_unit(void *arg, int32_t n, int32_t thread)
@@ -485,15 +535,16 @@ static int64_t open_tiled(const struct job *job, struct slot *slot, int32_t n)
         return 0; /* an item of another one has it */
     slot->together = cut.heads;
     u->rows = part_of(blocks, step, n, job->s->parts);
-    const int64_t own = pieces(u->rows.hi - u->rows.lo, step);
+    slot->wide = cut.wide;
+    const int64_t own = pieces(max64(u->rows.hi - u->rows.lo - wide_rows(job, slot), 0), step);
     u->rest = last ? cut.rest : 0;
     u->rows.hi += u->rest;
     u->joins = cut.joins;
     u->places = cut.places;
-    slot->blocks = min64(cut.blocks, max64(own, 1));
+    slot->blocks = cut.wide > 0 ? cut.blocks : min64(cut.blocks, max64(own, 1));
     slot->tiles.count = pieces(u->nk, ATTN_TILE_KEYS);
     attn_parts_begin(&slot->tiles);
-    return pieces(own, slot->blocks) + (u->rest > 0 && !u->joins);
+    return wide_items(slot) + pieces(own, slot->blocks) + (u->rest > 0 && !u->joins);
 }
 
 static int64_t open_unit(void *arg, int32_t at, int64_t n)

@@ -13,6 +13,7 @@
 
 /* How a call is laid out over threads and workspace. */
 struct attn_schedule {
+    const struct attn_cpu_kernel *wide; /* with blocks of more rows than the others; or null */
     int32_t threads, slots;
     int32_t parts;          /* that the rows of a sequence are cut into, each a unit of its own */
     int64_t tiled, decoded; /* sequences in each form */
@@ -28,9 +29,10 @@ struct attn_schedule {
     size_t bytes;           /* of the whole workspace */
 };
 
-/* Returns false if a size does not fit. */
+/* Returns false if a size does not fit. wide: a kernel whose blocks have more rows, or null. */
 bool attn_schedule_plan(struct attn_schedule *s, const struct attn_problem *p,
-                        const struct attn_cpu_kernel *kernel, int32_t threads);
+                        const struct attn_cpu_kernel *kernel, const struct attn_cpu_kernel *wide,
+                        int32_t threads);
 
 /* Computes the problem in a workspace of s->bytes, aligned to ATTN_ALIGN. same_keys: the call
  * before had them, too, so that they are likely to be near. */

@@ -7,17 +7,21 @@
 
 /* ---- Visibility ------------------------------------------------------------------------------ */
 
-static const uint32_t ALL_LANES = UINT32_MAX >> (32 - BQ); /* as bits */
+/* The first of some lanes. */
+INLINE int first_lane(lane_bits lanes)
+{
+    return sizeof lanes > 4 ? __builtin_ctzll(lanes) : __builtin_ctz((uint32_t)lanes);
+}
 
-/* Lanes from this one on, as bits, that see the same blocks. */
-static uint32_t alike(const struct block *t, int64_t lane)
+/* Lanes from this one on that see the same blocks. */
+static lane_bits alike(const struct block *t, int64_t lane)
 {
     const struct attn_problem *p = t->u->p;
     const bool any_head = p->block_mask.head == 0;
     const int64_t end = (t->query[lane] / p->block_q + 1) * p->block_q; /* of the block's queries */
-    uint32_t lanes = 0;
+    lane_bits lanes = 0;
     for (int64_t i = lane; i < BQ && t->query[i] < end; i++)
-        lanes |= (uint32_t)(any_head || t->head[i] == t->head[lane]) << i;
+        lanes |= (lane_bits)(any_head || t->head[i] == t->head[lane]) << i;
     return lanes;
 }
 
@@ -37,13 +41,13 @@ INLINE bool own_alike(const struct block *t, int64_t lane, int64_t i)
                                           attn_index_at(docs->data, docs->is64, first + b)));
 }
 
-/* Lanes from this one to the last that follows and sees the same by them, as bits. */
-INLINE uint32_t alike_by_own(const struct block *t, int64_t lane)
+/* Lanes from this one to the last that follows and sees the same by them. */
+INLINE lane_bits alike_by_own(const struct block *t, int64_t lane)
 {
     int64_t end = lane + 1;
     while (end < BQ && own_alike(t, lane, end))
         end++;
-    return UINT32_MAX >> (32 - (end - lane)) << lane;
+    return ALL_LANES >> (BQ - (end - lane)) << lane;
 }
 
 /* Of keys `key` to key + n - 1, by the block mask alone. */
@@ -53,8 +57,8 @@ static enum sight see_blocks(const struct block *t, int64_t key, int64_t n)
     const struct attn_score_view *m = &p->block_mask;
     const int64_t k0 = key / p->block_k, k1 = (key + n - 1) / p->block_k;
     int64_t seen = 0, asked = 0;
-    for (uint32_t left = ALL_LANES; left;) {
-        const int lane = __builtin_ctz(left);
+    for (lane_bits left = ALL_LANES; left;) {
+        const int lane = first_lane(left);
         const int64_t block = t->query[lane] / p->block_q;
         for (int64_t k = k0; k <= k1; k++, asked++)
             seen += m->data[attn_score_at(m, t->u->b, t->head[lane], block, k)] != 0;
@@ -69,10 +73,10 @@ static enum sight see_blocks(const struct block *t, int64_t key, int64_t n)
 static bool look_at_masks(struct block *t, int64_t k0, struct attn_range *keys, bool own)
 {
     const int64_t first = keys->lo, n = min64(keys->hi, t->u->nk - k0) - first;
-    uint32_t *restrict const seen = t->seen + first;
+    lane_bits *restrict const seen = t->seen + first;
     int64_t lo = 0, hi = n;
-    for (uint32_t left = ALL_LANES, lanes; left; left &= ~lanes) {
-        const int lane = __builtin_ctz(left);
+    for (lane_bits left = ALL_LANES, lanes; left; left &= ~lanes) {
+        const int lane = first_lane(left);
         uint8_t ok[BK];
         memset(ok, 1, sizeof ok);
         lanes = own ? alike_by_own(t, lane) : alike(t, lane);
@@ -81,7 +85,7 @@ static bool look_at_masks(struct block *t, int64_t k0, struct attn_range *keys, 
         else
             keep_blocks(ok, t->u, t->head[lane], t->query[lane], k0 + first, n);
         for (int64_t j = 0; j < n; j++)
-            seen[j] &= -(uint32_t)ok[j] | ~lanes;
+            seen[j] &= -(lane_bits)ok[j] | ~lanes;
     }
     while (lo < n && !seen[lo])
         lo++;
@@ -99,7 +103,7 @@ static bool see_masks(struct block *t, int64_t k0, struct attn_range *keys)
 {
     const struct attn_problem *p = t->u->p;
     const int64_t end = min64(keys->hi, t->u->nk - k0);
-    uint32_t common = ALL_LANES;
+    lane_bits common = ALL_LANES;
     t->partly = false;
     if (keys->lo >= end)
         return false;
@@ -209,7 +213,7 @@ static NOINLINE void shape_scores(struct block *t, int64_t k0, int64_t j0, int64
         memcpy(t->capped + j0 * BQ, scores, (size_t)((j1 - j0) * BQ) * sizeof *scores);
     if (p->bias.data)
         add_bias(t, k0, j0, j1, by);
-    if (p->alibi.data && t->vectors < NV)
+    if (p->alibi.data && is_half(t))
         add_alibi(t, k0, j0, j1, rest, HALF);
     else if (p->alibi.data)
         add_alibi(t, k0, j0, j1, rest, NV);
@@ -237,6 +241,6 @@ static NOINLINE void draw_kept(struct block *t, int64_t k0, int64_t j0, int64_t 
         draw(x, d->seed);
         for (int w = 0; w < 4; w++)
             for (int lane = 0; lane < BQ; lane++)
-                t->kept[j + w] |= is_kept(keeping, x[w][lane]) << lane;
+                t->kept[j + w] |= (lane_bits)is_kept(keeping, x[w][lane]) << lane;
     }
 }

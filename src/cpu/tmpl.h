@@ -58,8 +58,18 @@ INLINE vmask are_below(vec p, vec limit)
 enum { STEP = MATRIX ? 2 * MATRIX : MR };    /* keys whose products are made together */
 enum { COLUMNS = MATRIX ? MATRIX : (int)MR }; /* of values, in a panel */
 
-enum { BQ = NV * VEC_N };     /* rows in a block of the tiled form */
-enum { HALF = (NV + 1) / 2 }; /* vectors that one of few rows is computed in */
+enum { BQ = NV * VEC_N }; /* rows in a block of the tiled form */
+/* Vectors that one of few rows is computed in. Wide ones are whole. */
+enum { HALF = WIDE_BLOCKS ? (int)NV : (NV + 1) / 2 };
+enum { LEAST_NV = WIDE_BLOCKS ? NV - 1 : (int)NV }; /* in a block of any kernel beside these */
+
+/* Lanes of a block, as bits. */
+#if WIDE_BLOCKS
+typedef uint64_t lane_bits;
+#else
+typedef uint32_t lane_bits;
+#endif
+static const lane_bits ALL_LANES = ~(lane_bits)0 >> (8 * sizeof(lane_bits) - BQ);
 
 enum { FAR_BYTES = 1 << 19 }; /* of keys and values: a second cache has room for fewer */
 

@@ -70,6 +70,16 @@
 #define PASTE3(a, b, c) PASTE3_(a, b, c)
 #define KERNEL(name) PASTE3(name, ATTN_ELEM, ATTN_ISA)
 
+/* A set of wide blocks has kernels for blocks of more rows than those of the set that it extends,
+ * BASE_ISA, beside which they are used; everything else is that set's. */
+#ifdef BASE_ISA
+#define WIDE_BLOCKS 1
+#else
+#define WIDE_BLOCKS 0
+#define BASE_ISA ATTN_ISA
+#endif
+#define BASE_KERNEL(name) PASTE3(name, ATTN_ELEM, BASE_ISA)
+
 #define INLINE static inline __attribute__((always_inline, unused))
 #define NOINLINE __attribute__((noinline))
 #if defined(__clang__)

@@ -2,7 +2,7 @@
 /* AVX-512 (F, BW, DQ, VL): 32 registers of 512 bits. See vec.h for what each name means. */
 #include <immintrin.h>
 
-enum { MR = 8, NV = 2 };
+enum { MR = 8, NV = WIDE_BLOCKS ? 3 : 2 };
 
 #if REAL_BITS == 32
 typedef float real;

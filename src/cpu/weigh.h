@@ -77,12 +77,12 @@ INLINE bool settled(const struct block *t)
 /* Columns whose products have room for the probabilities of a vector of MR keys. */
 enum { BESIDE = MR / PAIR * DOT_COLUMNS };
 
-/* Whether probabilities are made in steps, as those are that go on beside products. It must not
- * depend on how many rows there are in a block, so that a row's do not, either: a whole one is what
- * there have to be columns for. */
-INLINE bool in_steps(const struct block *t)
+/* Whether probabilities are made in steps, as those are that go on beside products, with n words a
+ * key. It must not depend on how many rows there are in a block, so that a row's do not, either: a
+ * whole one is what there have to be columns for. */
+INLINE bool in_steps(int64_t n)
 {
-    return EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && words(t->d) >= BESIDE * NV);
+    return EXP2_BESIDE == 3 || (EXP2_BESIDE == 5 && n >= BESIDE * LEAST_NV);
 }
 
 /* Stores the weights p of MR keys of vector v, the first of them j; returns their sum. */
@@ -103,7 +103,7 @@ INLINE vec weights_of(const struct block *t, vec scores, vec r)
 #if MATRIX
     return word_weigh(vec_sub(scores, r), t->scale);
 #else
-    return in_steps(t) ? exp2_by_steps(vec_sub(scores, r), t->scale, PAIR > 1)
+    return in_steps(words(t->d)) ? exp2_by_steps(vec_sub(scores, r), t->scale, PAIR > 1)
                        : weigh_scores(scores, t->scale, r);
 #endif
 }
