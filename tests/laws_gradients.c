@@ -59,13 +59,15 @@ static void doubled(struct law *l, const struct batch *drawn, struct rng *r)
                 n.seq[b].dout[x] *= 2;
         if (law_run(l, &n, &packed, &twice)) {
             for (int what = COMPARE_DQ; what < COMPARES; what++) {
-                if (has_large(n.seq[0].dtype, once.part[what], once.count[what])) {
+                const attn_dtype type =
+                    what == COMPARE_DBIAS ? n.dbias.dtype : n.seq[0].dtype;
+                if (has_large(type, once.part[what], once.count[what])) {
                     report_skip("dout doubled: gradients near the end of their range");
                     continue;
                 }
                 for (int64_t x = 0; x < once.count[what] && good; x++)
                     if (isfinite(once.part[what][x]) &&
-                        !is_double(n.seq[0].dtype, once.part[what][x], twice.part[what][x])) {
+                        !is_double(type, once.part[what][x], twice.part[what][x])) {
                         snprintf(why, sizeof why, "%s, value %lld: %.17g becomes %.17g",
                                  compare_names[what], (long long)x, once.part[what][x],
                                  twice.part[what][x]);

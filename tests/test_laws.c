@@ -453,6 +453,36 @@ static void check_gradients(struct law *l, const struct batch *n, struct judge *
     law_gradients(l, n, &r);
 }
 
+/* A set of wide blocks has the bits of the one that it extends. */
+static void wide_blocks(struct law *l, const struct batch *n, const struct judge *j,
+                        struct target *wide, struct target *other)
+{
+    struct result r[2];
+
+    l->name = "wide blocks";
+    l->t = other;
+    if (!law_run(l, n, &packed, &r[0]))
+        return;
+    l->t = wide;
+    if (law_run(l, n, &packed, &r[1])) {
+        char why[200], where[120];
+        const bool good = judge_same(j, &r[0], &r[1], where, sizeof where) == COMPARES;
+        if (!good)
+            snprintf(why, sizeof why, "%s has other bits at %s", other->isa, where);
+        law_says(l, good, why);
+        result_free(&r[1]);
+    }
+    result_free(&r[0]);
+}
+
+static struct target *target_of(struct target *targets, int count, const char *isa)
+{
+    for (int t = 0; t < count; t++)
+        if (targets[t].isa && strcmp(targets[t].isa, isa) == 0)
+            return &targets[t];
+    return NULL;
+}
+
 static void check_problem(const struct options *o, struct target *targets, int count,
                           const struct problem *p)
 {
@@ -466,6 +496,12 @@ static void check_problem(const struct options *o, struct target *targets, int c
             check_gradients(&l, &n, &j);
         else if (targets[t].exact)
             check_target(&l, &n, &j);
+    }
+    struct target *const wide = target_of(targets, count, "avx512wide");
+    struct target *const other = target_of(targets, count, "avx512");
+    if (wide && other && n.count > 0 && !p->backward) {
+        struct law l = {o, wide, p, "packed"};
+        wide_blocks(&l, &n, &j, wide, other);
     }
     judge_close(&j);
     batch_free(&n);
