@@ -147,11 +147,14 @@ static int64_t heads_together(const struct attn_schedule *s, const struct attn_p
     return 1;
 }
 
-/* Whether what a block computes and no row sees, along a causal edge, is little even if there are
- * `more` rows in it. */
-static bool has_few_edges(const struct attn_problem *p, int64_t b, int64_t more)
+/* Whether what a block computes for rows that do not see it, along a causal edge or where a block
+ * of the block mask ends, is little even if there are `more` rows in it, which makes them `rows`. */
+static bool has_few_edges(const struct attn_problem *p, int64_t b, int64_t more, int64_t rows)
 {
     const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b), enough = 16;
+    const int64_t alike = p->block_mask.data ? p->block_q * p->group : rows;
+    if (alike % rows != 0 && alike < 5 * rows)
+        return false;
     const struct attn_band band = attn_band_of(p->rule, nq, nk, attn_prefix_of(p, b));
     const struct attn_range see = attn_band_row(band, nq / 2);
     return attn_band_whole(band, 0, nq, 0, nk) || (see.hi - see.lo) * p->group >= enough * more;
@@ -169,7 +172,7 @@ static int64_t wide_of(const struct attn_schedule *s, const struct attn_problem 
         return 0;
     const int64_t blocks = rows / s->wide->block_rows, left = rows % s->wide->block_rows;
     if (attn_pairs_of(p, b) * enough > s->share * (double)(blocks + (left > 0)) ||
-        !has_few_edges(p, b, s->wide->block_rows - kernel->block_rows))
+        !has_few_edges(p, b, s->wide->block_rows - kernel->block_rows, s->wide->block_rows))
         return 0;
     if (left > kernel->block_rows)
         return blocks + 1;

@@ -229,7 +229,6 @@ static NOINLINE void draw_kept(struct block *t, int64_t k0, int64_t j0, int64_t 
     const struct keeping keeping = keeping_of(d);
     const int64_t first = (d->first_sequence + t->u->b) * p->heads_q;
     _Static_assert(MR % 4 == 0, "keys go in fours");
-    memset(t->kept + j0, 0, (size_t)(j1 - j0) * sizeof *t->kept);
     for (int64_t j = j0; j < j1; j += 4) {
         uint32_t x[4][BQ];
         for (int lane = 0; lane < BQ; lane++) {
@@ -239,8 +238,11 @@ static NOINLINE void draw_kept(struct block *t, int64_t k0, int64_t j0, int64_t 
             x[3][lane] = d->offset;
         }
         draw(x, d->seed);
-        for (int w = 0; w < 4; w++)
-            for (int lane = 0; lane < BQ; lane++)
-                t->kept[j + w] |= (lane_bits)is_kept(keeping, x[w][lane]) << lane;
+        for (int w = 0; w < 4; w++) {
+            lane_bits kept = keeping.all ? ALL_LANES : 0;
+            UNROLL for (int v = 0; v < NV; v++)
+                kept |= (lane_bits)vec_words_above(x[w] + v * VEC_N, keeping.above) << v * VEC_N;
+            t->kept[j + w] = kept;
+        }
     }
 }

@@ -40,6 +40,9 @@
  *   VEC_WORDS_MUL, vec_words_mul(to, x, by)
  *                         where it is short: the low 32 bits of vec_pairs, VEC_N / 2 numbers of
  *                         64 bits, each times `by`; all in memory
+ *   VEC_WORDS_ABOVE, vec_words_above(x, limit)
+ *                         where it is short: lanes, as bits, whose number of the VEC_N ones of 32
+ *                         bits at x is above `limit`
  *   vec_transpose         VEC_N vectors as a square matrix, in place
  *   VEC_FOURS, vec_fours(r, at, skip)
  *                         where a vector's 128-bit parts hold four numbers: r[i], i < 4: lane j is
@@ -130,6 +133,16 @@ INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
     for (int i = 0; i < VEC_N / 2; i++)
         a[i] = (a[i] & UINT32_MAX) * by;
     memcpy(to, &a, sizeof a);
+}
+#endif
+
+#ifndef VEC_WORDS_ABOVE
+INLINE uint32_t vec_words_above(const uint32_t *x, uint32_t limit)
+{
+    uint32_t lanes = 0;
+    for (int i = 0; i < VEC_N; i++)
+        lanes |= (uint32_t)(x[i] > limit) << i;
+    return lanes;
 }
 #endif
 

@@ -277,3 +277,21 @@ INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
     _mm_storeu_si128(to, _mm_mul_epu32(_mm_loadu_si128(x), b));
 #endif
 }
+
+/* Numbers with a sign compare as those without one do whose highest bit is the other. */
+#define VEC_WORDS_ABOVE
+INLINE uint32_t vec_words_above(const uint32_t *x, uint32_t limit)
+{
+    const int other = (int)(limit ^ 1u << 31);
+#if REAL_BITS == 32
+    const __m256i words = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(const void *)x),
+                                           _mm256_set1_epi32(INT32_MIN));
+    const __m256i above = _mm256_cmpgt_epi32(words, _mm256_set1_epi32(other));
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(above));
+#else
+    const __m128i words = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)x),
+                                        _mm_set1_epi32(INT32_MIN));
+    const __m128i above = _mm_cmpgt_epi32(words, _mm_set1_epi32(other));
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(above));
+#endif
+}

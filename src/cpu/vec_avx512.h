@@ -290,3 +290,14 @@ INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
     _mm256_storeu_si256(to, _mm256_mul_epu32(_mm256_loadu_si256(x), b));
 #endif
 }
+
+#define VEC_WORDS_ABOVE
+INLINE uint32_t vec_words_above(const uint32_t *x, uint32_t limit)
+{
+#if REAL_BITS == 32
+    return _mm512_cmpgt_epu32_mask(_mm512_loadu_si512(x), _mm512_set1_epi32((int)limit));
+#else
+    const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)x);
+    return _mm256_cmpgt_epu32_mask(words, _mm256_set1_epi32((int)limit));
+#endif
+}

@@ -150,3 +150,14 @@ INLINE void vec_words_mul(void *to, const void *x, uint32_t by)
     vst1_u64(to, vget_low_u64(vmull_n_u32(vld1_u32(x), by)));
 #endif
 }
+
+#define VEC_WORDS_ABOVE
+INLINE uint32_t vec_words_above(const uint32_t *x, uint32_t limit)
+{
+    static const uint32_t bit[] = {1, 2, 4, 8};
+#if REAL_BITS == 32
+    return vaddvq_u32(vandq_u32(vcgtq_u32(vld1q_u32(x), vdupq_n_u32(limit)), vld1q_u32(bit)));
+#else
+    return vaddv_u32(vand_u32(vcgt_u32(vld1_u32(x), vdup_n_u32(limit)), vld1_u32(bit)));
+#endif
+}
