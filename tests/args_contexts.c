@@ -103,10 +103,10 @@ static int32_t place_of(const char *isa)
 /* Which of AVX-512 and AVX512-BF16 is faster depends on the processor. */
 static void test_order(void)
 {
-    const int32_t wide = place_of("avx512"), dots = place_of("avx512bf16");
+    const int32_t plain = place_of("avx512"), dots = place_of("avx512bf16");
     const bool slow_dots = __builtin_cpu_is("intel");
-    EXPECT(wide < 0 || dots < 0 || (slow_dots ? dots + 1 == wide : wide + 1 == dots),
-           "avx512 is set %d, avx512bf16 set %d", (int)wide, (int)dots);
+    EXPECT(plain < 0 || dots < 0 || (slow_dots ? dots + 1 == plain : plain + 1 == dots),
+           "avx512 is set %d, avx512bf16 set %d", (int)plain, (int)dots);
 }
 #else
 static void test_order(void) {}

@@ -37,6 +37,9 @@ static const struct shape {
     {"few rows, a part of one that alone would not be narrow", 1, {9}, {2000}, 1, 1, 12, 7, 0, 0},
     {"long keys of heads alike", 1, {21}, {270}, 2, 2, 1024, 1024, 0, 0},
     {"few rows, parts whose windows begin elsewhere", 1, {9}, {2000}, 1, 1, 12, 7, 0, 1},
+    {"blocks of rows by twos", 1, {432}, {1300}, 1, 1, 64, 64, 0, 0},
+    {"a rest of rows beside one far tile", 1, {115}, {192}, 7, 7, 64, 512, 0, 0},
+    {"many heads, blocks of rows that share a tile", 1, {40}, {192}, 36, 36, 128, 128, 0, 0},
     {"a rest of rows beside far keys, a tile ends in its window", 1, {27}, {7900}, 2, 2, 64, 64, 0, 1},
 };
 

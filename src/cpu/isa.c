@@ -28,8 +28,8 @@
     BACKWARD(f32, isa) BACKWARD(f64, isa) BACKWARD(f16, isa) BACKWARD(bf16, isa) \
     SOFTMAX(f32, isa) SOFTMAX(f64, isa)
 
-/* A set, whose kernels are those of `isa`, for bf16 those of bf16_isa; what has to allow these, if
- * not null; and wide blocks. The backward pass has none of the latter two. */
+/* A set, whose kernels are those of `isa`, in the forward pass of bf16 those of bf16_isa; what has
+ * to allow these, if not null; and kernels with wide blocks. */
 #define SET(name, usable, isa, bf16_isa, allowed, wide) \
     {#name, usable, allowed, \
      {[ATTN_F32] = &attn_fwd_f32_##isa, [ATTN_F64] = &attn_fwd_f64_##isa, \
@@ -86,11 +86,12 @@ KERNELS(avx512)
 
 #if ATTN_HAVE_AVX512WIDE
 KERNEL(f32, avx512wide) KERNEL(f64, avx512wide) KERNEL(f16, avx512wide) KERNEL(bf16, avx512wide)
-#define WIDE_WORDS(bf16_kernel) \
+/* Those of all types, but for bf16 the given one, or NULL beside matrices. */
+#define WIDE_KERNELS(bf16_kernel) \
     {[ATTN_F32] = &attn_fwd_f32_avx512wide, [ATTN_F64] = &attn_fwd_f64_avx512wide, \
      [ATTN_F16] = &attn_fwd_f16_avx512wide, [ATTN_BF16] = bf16_kernel}
 #else
-#define WIDE_WORDS(bf16_kernel) NONE
+#define WIDE_KERNELS(bf16_kernel) NONE
 #endif
 
 #if ATTN_HAVE_AVX512BF16 || ATTN_HAVE_AMXBF16
@@ -168,8 +169,8 @@ static const struct set {
 #if ATTN_HAVE_AVX2
     PLAIN(avx2, has_avx2),
 #endif
-#if ATTN_HAVE_AVX512WIDE /* where it is faster the next but one follows, which has its blocks */
-    SET(avx512wide, has_avx512, avx512, avx512, NULL, WIDE_WORDS(&attn_fwd_bf16_avx512wide)),
+#if ATTN_HAVE_AVX512WIDE /* known to be faster on processors with AMX, whose set has its blocks */
+    SET(avx512wide, has_avx512, avx512, avx512, NULL, WIDE_KERNELS(&attn_fwd_bf16_avx512wide)),
 #endif
 #if ATTN_HAVE_AVX512
     PLAIN(avx512, has_avx512),
@@ -178,7 +179,7 @@ static const struct set {
     SET(avx512bf16, has_avx512bf16, avx512, avx512bf16, NULL, NONE),
 #endif
 #if ATTN_HAVE_AMXBF16
-    SET(amxbf16, has_amxbf16, avx512, amxbf16, ask_for_tiles, WIDE_WORDS(NULL)),
+    SET(amxbf16, has_amxbf16, avx512, amxbf16, ask_for_tiles, WIDE_KERNELS(NULL)),
 #endif
 };
 

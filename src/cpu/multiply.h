@@ -210,8 +210,8 @@ static NOINLINE void push_beside_half(struct block *t, const struct place *at, i
     push_beside(t, at, j0, j, j1, at->key_step, words(t->d), HALF);
 }
 
-/* The same where scores never leave the registers. Probabilities may be made in steps all the
- * same, as those of blocks are that have fewer vectors and so go on beside products. */
+/* The same where scores never leave the registers. In wide blocks, where nothing goes beside
+ * products, probabilities are made by the steps of the smaller ones, so that bits are the same. */
 INLINE void push_products(struct block *t, const struct place *at, int64_t j0, int64_t j,
                           int64_t j1, int64_t step, int64_t n, int nv)
 {

@@ -80,7 +80,7 @@ static struct attn_range part_of(struct attn_range rows, int64_t step, int32_t n
 
 /* How the units of a sequence in the tiled form are cut. */
 struct cut {
-    int64_t wide;   /* blocks of more rows, before the others */
+    int64_t wide;   /* blocks of more rows, before the others, where several items share a unit */
     int64_t rest;   /* rows that are left to the decode form */
     int64_t blocks; /* of the others, in an item */
     int64_t heads;  /* of which it has those */
@@ -148,30 +148,30 @@ static int64_t heads_together(const struct attn_schedule *s, const struct attn_p
 }
 
 /* Whether what a block computes for rows that do not see it, along a causal edge or where a block
- * of the block mask ends, is little even if there are `more` rows in it, which makes them `rows`. */
+ * of the block mask ends, is little even if there are `more` rows in it, `rows` in all. Where masks
+ * that each query has for itself begin and end is not known. */
 static bool has_few_edges(const struct attn_problem *p, int64_t b, int64_t more, int64_t rows)
 {
     const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b), enough = 16;
-    const int64_t alike = p->block_mask.data ? p->block_q * p->group : rows;
-    if (alike % rows != 0 && alike < 5 * rows)
+    const int64_t alike = p->block_mask.data ? min64(p->block_q, nq) * p->group : rows;
+    if ((alike % rows != 0 && alike < 5 * rows) || p->query_docs.data ||
+        (p->mask.data && p->mask.query != 0))
         return false;
     const struct attn_band band = attn_band_of(p->rule, nq, nk, attn_prefix_of(p, b));
     const struct attn_range see = attn_band_row(band, nq / 2);
     return attn_band_whole(band, 0, nq, 0, nk) || (see.hi - see.lo) * p->group >= enough * more;
 }
 
-/* How many blocks of a unit of so many rows have more of them, if several items share it and these
- * are so many that none keeps the others waiting. What is left fills others: two of them take less
- * than one of these and half of another, and most of one of these less than one and a half of them.
- * Results do not tell. */
+/* How many blocks of a unit of so many rows, which several items share, have more of them, if items
+ * are so many, 8 for each thread, that none keeps the others waiting. What is left fills one or two
+ * of the smaller ones, if that is less than another of these. Results do not tell. */
 static int64_t wide_of(const struct attn_schedule *s, const struct attn_problem *p,
                        const struct attn_cpu_kernel *kernel, int64_t b, int64_t rows)
 {
-    const double enough = 8.0 / 3; /* shares, of which threads have 3 */
     if (!s->wide || s->parts > 1)
         return 0;
     const int64_t blocks = rows / s->wide->block_rows, left = rows % s->wide->block_rows;
-    if (attn_pairs_of(p, b) * enough > s->share * (double)(blocks + (left > 0)) ||
+    if (attn_pairs_of(p, b) * 8 > 3 * s->share * (double)(blocks + (left > 0)) ||
         !has_few_edges(p, b, s->wide->block_rows - kernel->block_rows, s->wide->block_rows))
         return 0;
     if (left > kernel->block_rows)
@@ -187,11 +187,12 @@ static struct cut cut_of(const struct attn_schedule *s, const struct attn_proble
     c.rest = wants_columns(p) ? 0 : kernel->decode->rest_rows(p, rows, nk);
     const int64_t blocks = pieces(pieces(rows - c.rest, kernel->block_rows), s->parts);
     c.blocks = blocks_of(s, p, kernel, blocks, b);
-    c.places = blocks == c.blocks ? 1 : pieces(nk, ATTN_TILE_KEYS);
-    c.heads = c.places == 1 ? heads_together(s, p, kernel, c.blocks, b) : 1;
+    const bool shared = c.blocks < blocks; /* by several items, which all find what is packed */
+    c.places = shared ? pieces(nk, ATTN_TILE_KEYS) : 1;
+    c.heads = shared ? 1 : heads_together(s, p, kernel, c.blocks, b);
     const bool alone = s->parts == 1 && are_far(p, kernel, b) && attn_pairs_of(p, b) <= s->fair;
-    c.joins = c.rest > 0 && c.places == 1 && (c.heads > 1 || alone);
-    c.wide = c.blocks < blocks && c.heads == 1 ? wide_of(s, p, kernel, b, rows - c.rest) : 0;
+    c.joins = c.rest > 0 && !shared && (c.heads > 1 || alone);
+    c.wide = shared ? wide_of(s, p, kernel, b, rows - c.rest) : 0;
     return c;
 }
 

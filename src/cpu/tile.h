@@ -31,7 +31,7 @@ static int64_t direct_rows(const struct attn_unit *u)
     const double far = 3 << 21; /* bytes */
     const bool dense = are_dense(p);
     const double apart = (double)(p->k.token > p->v.token ? p->k.token : p->v.token) * sizeof(elem);
-    if (NV == 3 && attn_key_bytes(p) > far)
+    if (NV == 3 && !WIDE_BLOCKS && attn_key_bytes(p) > far)
         return BQ;
     if (u->slow_third && !dense && apart >= PAGE)
         return u->nk > 64 ? BQ : 2 * BQ;

@@ -64,7 +64,7 @@ enum { HALF = WIDE_BLOCKS ? (int)NV : (NV + 1) / 2 };
 enum { LEAST_NV = WIDE_BLOCKS ? NV - 1 : (int)NV }; /* in a block of any kernel beside these */
 
 /* Lanes of a block, as bits. */
-#if WIDE_BLOCKS
+#if WIDE_BLOCKS && REAL_BITS == 32
 typedef uint64_t lane_bits;
 #else
 typedef uint32_t lane_bits;

@@ -104,7 +104,7 @@ INLINE vec weights_of(const struct block *t, vec scores, vec r)
     return word_weigh(vec_sub(scores, r), t->scale);
 #else
     return in_steps(words(t->d)) ? exp2_by_steps(vec_sub(scores, r), t->scale, PAIR > 1)
-                       : weigh_scores(scores, t->scale, r);
+                                 : weigh_scores(scores, t->scale, r);
 #endif
 }
 
