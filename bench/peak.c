@@ -4,15 +4,14 @@
 #include <stddef.h>
 #include <string.h>
 
-/* 16-bit numbers are computed in f32, except where a set multiplies them as they are. */
-#define ROW(isa) {#isa, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa, \
-                         [ATTN_F16] = peak_f32_##isa, [ATTN_BF16] = peak_f32_##isa}}
+/* 16-bit numbers are computed in f32, except where a set multiplies them as they are. A set whose
+ * instructions are those of `base`, and one with its own: */
+#define SAME_ROW(isa, base) {#isa, {[ATTN_F32] = peak_f32_##base, [ATTN_F64] = peak_f64_##base, \
+                                    [ATTN_F16] = peak_f32_##base, [ATTN_BF16] = peak_f32_##base}}
+#define ROW(isa) SAME_ROW(isa, isa)
 /* Such a set, and the one that it extends. */
 #define DOT_ROW(dot, isa) {#dot, {[ATTN_F32] = peak_f32_##isa, [ATTN_F64] = peak_f64_##isa, \
                                   [ATTN_F16] = peak_f32_##isa, [ATTN_BF16] = peak_bf16_##dot}}
-/* One that extends it otherwise. */
-#define SAME_ROW(isa, base) {#isa, {[ATTN_F32] = peak_f32_##base, [ATTN_F64] = peak_f64_##base, \
-                                    [ATTN_F16] = peak_f32_##base, [ATTN_BF16] = peak_f32_##base}}
 static const struct {
     const char *isa;
     bench_peak_fn run[ATTN_BOOL]; /* by element type */
