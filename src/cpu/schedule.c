@@ -52,9 +52,7 @@ static bool wants_columns(const struct attn_problem *p)
 /* Rows of sequence b and one of its heads of keys that see a key. */
 static int64_t rows_of(const struct attn_problem *p, int64_t b)
 {
-    const int64_t nq = attn_axis_len(&p->query, b), nk = attn_axis_len(&p->key, b);
-    const struct attn_range seeing =
-        attn_band_rows(attn_band_of(p->rule, nq, nk, attn_prefix_of(p, b)), nq);
+    const struct attn_range seeing = attn_seeing_rows(p, b);
     return (seeing.hi - seeing.lo) * p->group;
 }
 

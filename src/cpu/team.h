@@ -84,7 +84,11 @@ static inline void *attn_room_take(char **at, size_t count, size_t size)
     return here;
 }
 
-/* Products of query and key of sequence b: what its work is proportional to. */
+/* Rows of sequence b, of one query head, that see a key. */
+struct attn_range attn_seeing_rows(const struct attn_problem *p, int64_t b);
+
+/* Products of query and key of sequence b, as many for each of these rows as the one in their
+ * middle sees keys: what its work is about proportional to. */
 double attn_pairs_of(const struct attn_problem *p, int64_t b);
 
 /* The sequences by falling work; of equal ones the first comes first. `memory` has
