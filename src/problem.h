@@ -253,6 +253,13 @@ static inline ATTN_HD int64_t attn_prefix_of(const struct attn_problem *p, int64
     return p->prefix.data ? attn_index_at(p->prefix.data, p->prefix.is64, b) : 0;
 }
 
+/* Which keys the queries of sequence b see by their places. */
+static inline ATTN_HD struct attn_band attn_band_at(const struct attn_problem *p, int64_t b)
+{
+    return attn_band_of(p->rule, attn_axis_len(&p->query, b), attn_axis_len(&p->key, b),
+                        attn_prefix_of(p, b));
+}
+
 /* Whether the counters that dropout draws by have 32 bits per word. Otherwise says in `reason`, of
  * `size` bytes, what is too large (dropout.c). */
 bool attn_dropout_fits(const struct attn_problem *p, char *reason, size_t size);

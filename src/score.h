@@ -29,7 +29,7 @@ static inline ATTN_HD struct attn_sequence attn_sequence_of(const struct attn_pr
     s.b = b;
     s.nq = attn_axis_len(&p->query, b);
     s.nk = attn_axis_len(&p->key, b);
-    s.band = attn_band_of(p->rule, s.nq, s.nk, attn_prefix_of(p, b));
+    s.band = attn_band_at(p, b);
     s.key_mask = attn_token_bytes_of(&p->key_mask, &p->key, b);
     s.query_mask = attn_token_bytes_of(&p->query_mask, &p->query, b);
     s.query0 = attn_token_of(&p->query, b);

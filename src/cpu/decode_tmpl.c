@@ -97,10 +97,26 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
  * where the fewest lanes of a block are several vectors' they are. */
 enum { FEW_KEYS = LANES == VEC_N ? 4 : 0 };
 
-static bool takes(const struct attn_problem *p, int64_t rows, int64_t nk)
+/* Some more rows had better be here where a tile of keys would be packed for no more than two small
+ * blocks, because there is a causal edge or that of a window in it; measured with AVX2 only. */
+static bool has_edge(const struct attn_problem *p, int64_t b, int64_t rows, int64_t nk)
 {
+    enum { MOST = REAL_BITS == 64 ? FEW * 5 / 4 : FEW * 7 / 8 };
+    const bool same_type = sizeof(elem) == sizeof(real), wide = p->head_dim >= 8 * VEC_N;
+    const int64_t bytes = nk * (int64_t)sizeof(real); /* of a column */
+    if (BESIDE_MATRIX || LANES == VEC_N || !same_type || !wide || rows > MOST || bytes < 256 ||
+        nk > ATTN_TILE_KEYS)
+        return false;
+    const struct attn_band band = attn_band_at(p, b);
+    const struct attn_range seeing = attn_band_rows(band, attn_axis_len(&p->query, b));
+    return !attn_band_whole(band, seeing.lo, seeing.hi, 0, nk);
+}
+
+static bool takes(const struct attn_problem *p, int64_t b, int64_t rows)
+{
+    const int64_t nk = attn_axis_len(&p->key, b);
     const bool few_keys = nk <= FEW_KEYS && p->head_dim >= 2 * VEC_N;
-    return few_keys || rows <= LEAST_ROWS || rows <= most_rows(p, nk);
+    return few_keys || rows <= LEAST_ROWS || rows <= most_rows(p, nk) || has_edge(p, b, rows, nk);
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:

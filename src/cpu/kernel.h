@@ -125,8 +125,8 @@ enum {
  * rows of a unit of the tiled form where they would fill little of a block. */
 struct attn_cpu_decode {
     int64_t item_rows; /* of an item, at most */
-    /* Whether a sequence with so many rows to a key/value head takes this form. */
-    bool (*takes)(const struct attn_problem *p, int64_t rows, int64_t nk);
+    /* Whether sequence b, of so many rows to a key/value head that see a key, takes this form. */
+    bool (*takes)(const struct attn_problem *p, int64_t b, int64_t rows);
     /* Bytes of the scratch memory of a thread for a range of so many heads, and of the partial
      * results of one chunk; rows: those of a head that see a key. */
     int64_t (*scratch_bytes)(const struct attn_problem *p, int64_t rows, int64_t heads);

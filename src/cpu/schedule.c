@@ -59,7 +59,7 @@ static int64_t rows_of(const struct attn_problem *p, int64_t b)
 static bool is_decode(const struct attn_problem *p, const struct attn_cpu_kernel *kernel,
                       int64_t b, int64_t rows)
 {
-    return !wants_columns(p) && kernel->decode->takes(p, rows, attn_axis_len(&p->key, b));
+    return !wants_columns(p) && kernel->decode->takes(p, b, rows);
 }
 
 /* Rows are cut into parts where there are fewer heads than threads and keys are few, no more than a
@@ -155,7 +155,7 @@ static bool has_few_edges(const struct attn_problem *p, int64_t b, int64_t more,
     if ((alike % rows != 0 && alike < 5 * rows) || p->query_docs.data ||
         (p->mask.data && p->mask.query != 0))
         return false;
-    const struct attn_band band = attn_band_of(p->rule, nq, nk, attn_prefix_of(p, b));
+    const struct attn_band band = attn_band_at(p, b);
     const struct attn_range see = attn_band_row(band, nq / 2);
     return attn_band_whole(band, 0, nq, 0, nk) || (see.hi - see.lo) * p->group >= enough * more;
 }

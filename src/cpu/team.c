@@ -176,21 +176,16 @@ static void work(void *arg, int32_t thread, int32_t threads)
     }
 }
 
-static struct attn_band band_of(const struct attn_problem *p, int64_t b)
-{
-    return attn_band_of(p->rule, attn_axis_len(&p->query, b), attn_axis_len(&p->key, b),
-                        attn_prefix_of(p, b));
-}
-
 struct attn_range attn_seeing_rows(const struct attn_problem *p, int64_t b)
 {
-    return attn_band_rows(band_of(p, b), attn_axis_len(&p->query, b));
+    return attn_band_rows(attn_band_at(p, b), attn_axis_len(&p->query, b));
 }
 
 double attn_pairs_of(const struct attn_problem *p, int64_t b)
 {
     const struct attn_range rows = attn_seeing_rows(p, b);
-    const struct attn_range keys = attn_band_row(band_of(p, b), rows.lo + (rows.hi - rows.lo) / 2);
+    const int64_t middle = rows.lo + (rows.hi - rows.lo) / 2;
+    const struct attn_range keys = attn_band_row(attn_band_at(p, b), middle);
     return (double)(rows.hi - rows.lo) * (double)(keys.hi - keys.lo);
 }
 
@@ -204,7 +199,7 @@ double attn_team_work_of(const struct attn_problem *p, int64_t b, int64_t block_
     const double widths = (double)(p->head_dim + p->head_dim_v), heads_q = (double)p->heads_q;
     const double heads_kv = (double)p->heads_kv;
     const struct attn_range seeing = attn_seeing_rows(p, b);
-    const struct attn_range seen = attn_band_any(band_of(p, b), seeing.lo, seeing.hi);
+    const struct attn_range seen = attn_band_any(attn_band_at(p, b), seeing.lo, seeing.hi);
     const double rows = (double)attn_axis_len(&p->query, b) * heads_q;
     const double queries = (double)(seeing.hi - seeing.lo) * heads_q;
     const double keys = (double)(seen.hi - seen.lo) * heads_kv;
