@@ -33,6 +33,8 @@ struct block {
     bool shaped;               /* more than the scale goes into the scores */
     bool masked;               /* rules beyond the band and the key mask may hide keys */
     bool partly;               /* of the tile in work they hide some from some lanes */
+    int64_t ends[NV]; /* keys of the tile in work that some lane of each vector sees end here or
+                         before; some times MR, never falling */
     bool far;                  /* packed keys and values come from beyond the second cache */
     struct attn_score_view bias;
     real slope[BQ];            /* of ALiBi */
@@ -83,6 +85,8 @@ static void block_init(struct block *t, const struct attn_unit *u, int64_t row0,
     t->masked = has_masks(p);
     t->partly = t->far = false;
     t->first = t->scored = t->piece = 0;
+    for (int v = 0; v < NV; v++)
+        t->ends[v] = BK;
     t->capped = NULL;
     t->bias = attn_bias_of(&u->seq);
 
@@ -318,19 +322,20 @@ INLINE vec word_where_seen(const struct block *t, vec b, int64_t j, int v)
     return word_seen(b, seen);
 }
 
-/* acc[r][v] += word j of the first columns of a panel, `step` words apart, by that of p, v < nv. */
+/* acc[r][v] += word j of the first columns of a panel, `step` words apart, by that of p, v from
+ * `first` to below nv. */
 INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, int64_t step,
-                    const real *p, int64_t j, bool careful, int columns, int nv)
+                    const real *p, int64_t j, bool careful, int columns, int first, int nv)
 {
     vec w[NV];
-    UNROLL for (int v = 0; v < nv; v++) {
+    UNROLL for (int v = first; v < nv; v++) {
         w[v] = vec_load(p + j * BQ + v * VEC_N);
         vec_keep(&w[v]);
     }
     UNROLL for (int r = 0; r < columns; r++) {
         vec b = vec_set(panel[j * step + r]);
         vec_keep(&b);
-        UNROLL for (int v = 0; v < nv; v++) {
+        UNROLL for (int v = first; v < nv; v++) {
             const vec seen = careful ? word_where_seen(t, b, j, v) : b;
             acc[r][v] = vec_mac(seen, w[v], acc[r][v]);
         }
@@ -339,25 +344,49 @@ INLINE void mix_key(const struct block *t, vec acc[MR][NV], const real *panel, i
 
 enum { AT_ONCE = MR / PAIR < 4 ? MR / PAIR : 4 }; /* words of a column in a round of the loop */
 
+/* The same of words j .. end - 1, AT_ONCE at a time; returns where that ends. */
+INLINE int64_t mix_words(const struct block *t, vec acc[MR][NV], const real *panel, int64_t step,
+                         int64_t ahead, const real *p, int64_t j, int64_t end, bool careful,
+                         int columns, int first, int nv)
+{
+    for (; j < end; j += AT_ONCE) {
+        if (step == MR)
+            fetch_ahead(panel, ahead + j * MR, AT_ONCE * MR);
+        UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
+            mix_key(t, acc, panel, step, p, j + i, careful, columns, first, nv);
+    }
+    return j;
+}
+
+/* The same up to key j1, but of each vector only up to its end. */
+INLINE void mix_ends(const struct block *t, vec acc[MR][NV], const real *panel, int64_t step,
+                     int64_t ahead, const real *p, int64_t j, int64_t j1, const int64_t *ends,
+                     bool careful, int columns, int nv)
+{
+    UNROLL for (int first = 0; first < NV; first++)
+        if (first < nv)
+            j = mix_words(t, acc, panel, step, ahead, p, j, min64(j1, ends[first]) / PAIR, careful,
+                          columns, first, nv);
+}
+
 /* o[columns][BQ] becomes panel^T p over keys j0 .. j1 - 1 of the tile, or with `add` that and what
  * was there, in one addition: roundings of long sums are not to grow with them. `from`: if not
  * null, the same over keys before these, which the sums go on from. MR columns or fewer. careful:
- * what a lane does not see counts as 0. The words of a column lie `step` apart, in panels MR, and
- * then as many are asked for `ahead`. */
+ * what a lane does not see counts as 0. ends: if not null, a vector has weights up to its own, and
+ * the first one has the first. The words of a column lie `step` apart, in panels MR, and then as
+ * many are asked for `ahead`. */
 INLINE void mix_panel(const struct block *t, real *o, bool add, const real *from,
                       const real *panel, int64_t step, int64_t ahead, const real *p, int64_t j0,
-                      int64_t j1, bool careful, int columns, int nv)
+                      int64_t j1, const int64_t *ends, bool careful, int columns, int nv)
 {
     vec acc[MR][NV];
     UNROLL for (int r = 0; r < columns; r++)
         UNROLL for (int v = 0; v < nv; v++)
             acc[r][v] = from ? vec_load(from + r * BQ + v * VEC_N) : vec_zero();
-    for (int64_t j = j0 / PAIR; j < j1 / PAIR; j += AT_ONCE) {
-        if (step == MR)
-            fetch_ahead(panel, ahead + j * MR, AT_ONCE * MR);
-        UNROLL_BY(1) for (int i = 0; i < AT_ONCE; i++)
-            mix_key(t, acc, panel, step, p, j + i, careful, columns, nv);
-    }
+    if (!ends)
+        mix_words(t, acc, panel, step, ahead, p, j0 / PAIR, j1 / PAIR, careful, columns, 0, nv);
+    else
+        mix_ends(t, acc, panel, step, ahead, p, j0 / PAIR, j1, ends, careful, columns, nv);
     UNROLL for (int r = 0; r < columns; r++)
         UNROLL for (int v = 0; v < nv; v++) {
             real *const to = o + r * BQ + v * VEC_N;
@@ -367,15 +396,17 @@ INLINE void mix_panel(const struct block *t, real *o, bool add, const real *from
 
 /* The same for n columns, a multiple of MR / 2; MR of them lie `panel` from the next ones. */
 INLINE void mix(const struct block *t, real *o, int64_t n, bool add, const real *columns,
-                int64_t step, int64_t panel, const real *p, int64_t j0, int64_t j1, bool careful,
-                int nv)
+                int64_t step, int64_t panel, const real *p, int64_t j0, int64_t j1,
+                const int64_t *ends, bool careful, int nv)
 {
     const int64_t ahead = t->far ? panel : 0;
     int64_t c = 0;
     for (; c + MR <= n; c += MR, columns += panel)
-        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, careful, MR, nv);
+        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, ends, careful, MR,
+                  nv);
     if (c < n)
-        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, careful, MR / 2, nv);
+        mix_panel(t, o + c * BQ, add, NULL, columns, step, ahead, p, j0, j1, ends, careful, MR / 2,
+                  nv);
 }
 
 /* o[n][BQ] times `by` of the first VEC_N lanes to the rows of `lanes` of them, at to[]; where `by`

@@ -436,9 +436,9 @@ static void add_queries(struct work *w, int64_t strip, bool first, bool last)
         if (first)
             memset(dq, 0, (size_t)(n * BQ) * sizeof *dq);
         if (j.lo < j.hi && w->finite)
-            mix(&w->t[m], dq, n, true, w->panels, MR, panel, ds, j.lo, j.hi, false, NV);
+            mix(&w->t[m], dq, n, true, w->panels, MR, panel, ds, j.lo, j.hi, NULL, false, NV);
         else if (j.lo < j.hi)
-            mix(&w->t[m], dq, n, true, w->panels, MR, panel, ds, j.lo, j.hi, true, NV);
+            mix(&w->t[m], dq, n, true, w->panels, MR, panel, ds, j.lo, j.hi, NULL, true, NV);
         if (last)
             store_dq(r, dq);
     }

@@ -255,12 +255,56 @@ INLINE void push_whole(struct block *t, const struct place *at, int64_t j0,
         push_products(t, at, j0, whole.lo, whole.hi, step, words, nv);
 }
 
-/* Products of packed keys j .. j1 - 1, of which none is seen from `end` on, to t->s. */
+/* Products of packed keys j .. j1 - 1 with `width` vectors from the first-th on, to t->s. Two
+ * groups go together where one has too few sums to keep multiply-adds busy. */
+INLINE void store_part(struct block *t, const real *keys, int64_t j, int64_t j1, int first,
+                       int width)
+{
+    const int64_t n = words(t->d);
+    const real *const qt = t->qt + first * VEC_N;
+    real *const to = t->s + first * VEC_N;
+    for (; MR * width < 8 && j + 2 * MR <= j1; j += 2 * MR) {
+        vec s[2][MR][NV];
+        clear_products(s[0], width);
+        clear_products(s[1], width);
+        UNROLL_BY(1) for (int64_t c = 0; c < n; c++) {
+            dot_column(qt, s[0], keys + j * n, n, c, width);
+            dot_column(qt, s[1], keys + (j + MR) * n, n, c, width);
+        }
+        keep_products(to + j * BQ, s[0], width);
+        keep_products(to + (j + MR) * BQ, s[1], width);
+    }
+    store_products(to, qt, keys, j, j1, n, n, keys + (j + (t->far ? MR : 0)) * n, width);
+}
+
+/* The same with the vectors that see some of them: all but the first, which has seen those before,
+ * then all but two. */
+static NOINLINE void store_parts(struct block *t, const real *keys, int64_t j, int64_t j1, int nv)
+{
+    for (int first = 1; first < nv; first++) {
+        const int64_t end = min64(j1, t->ends[first]);
+        if (j >= end)
+            continue;
+        switch (nv - first) {
+        case 1: store_part(t, keys, j, end, first, 1); break;
+        case 2: store_part(t, keys, j, end, first, NV > 2 ? 2 : 1); break;
+        default: store_part(t, keys, j, end, first, NV > 3 ? 3 : 1); break;
+        }
+        j = end;
+    }
+}
+_Static_assert(NV <= 4, "as many widths");
+
+/* Products of packed keys j .. j1 - 1, of which none is seen from `end` on, to t->s; if only those
+ * of `some` vectors are wanted, of those that see keys of a group. */
 INLINE void store_seen(struct block *t, const real *keys, int64_t j, int64_t j1, int64_t end,
-                       int64_t n, int nv)
+                       bool some, int64_t n, int nv)
 {
     const int64_t last = end <= j1 - MR / 2 ? j1 - MR : j1; /* of which half is seen by nobody */
-    store_scores(t, keys, j, last, n, n, nv);
+    const int64_t all = some ? max64(j, min64(last, t->ends[0])) : last;
+    store_scores(t, keys, j, all, n, n, nv);
+    if (all < last)
+        store_parts(t, keys, all, last, nv);
     if (last < j1)
         store_half(t->s, t->qt, keys, last, n, n, nv);
 }
@@ -271,7 +315,7 @@ INLINE void push_seen(struct block *t, const real *keys, int64_t k0, int64_t j0,
 {
     if (j >= j1)
         return;
-    store_seen(t, keys, j, j1, end, n, nv);
+    store_seen(t, keys, j, j1, end, true, n, nv);
     hide(t, k0, j, j1);
     push_scores(t, j0, j, j1);
 }
@@ -282,7 +326,7 @@ INLINE void push_shaped(struct block *t, const real *keys, int64_t k0, int64_t j
 {
     for (int64_t j = j0; j < j1; j += MR)
         fetch_next(t, j);
-    store_seen(t, keys, j0, j1, end, n, nv);
+    store_seen(t, keys, j0, j1, end, false, n, nv);
     shape_scores(t, k0, j0, j1);
     hide(t, k0, j0, whole.lo);
     hide(t, k0, whole.hi, j1);
@@ -310,8 +354,8 @@ INLINE void mix_direct(struct block *t, const struct place *at, int64_t c, int64
     real kept[MR * BQ], *const o = t->o + first * BQ;
     if (again > 0)
         memcpy(kept, o, bytes);
-    mix_panel(t, o, t->begun, NULL, at->values + first, at->value_step, 0, t->p, j0, j1, false,
-              columns, nv);
+    mix_panel(t, o, t->begun, NULL, at->values + first, at->value_step, 0, t->p, j0, j1, NULL,
+              false, columns, nv);
     if (again > 0)
         memcpy(o, kept, bytes);
 }
@@ -323,11 +367,11 @@ INLINE void mix_both(struct block *t, const struct place *at, int64_t c, int64_t
     const int64_t again = max64(c + columns - t->dv, 0);
     _Alignas(64) real sums[2 * MR * BQ];
     mix_panel(t, sums, false, NULL, at->values + c - again, at->value_step, 0, t->p, j0, packed,
-              false, columns, nv);
+              NULL, false, columns, nv);
     for (int64_t i = 0; i < again * BQ; i += VEC_N)
         vec_store(sums + columns * BQ + i, vec_zero());
     mix_panel(t, t->o + c * BQ, t->begun, sums + again * BQ, at->packed_values + c / MR * at->panel,
-              MR, t->far ? at->panel : 0, t->p, packed, j1, false, columns, nv);
+              MR, t->far ? at->panel : 0, t->p, packed, j1, NULL, false, columns, nv);
 }
 
 /* `columns` columns of o from c on, of keys j0 .. j1 - 1 of a tile of which some are used where
@@ -346,8 +390,8 @@ INLINE void mix_keys(struct block *t, const struct place *at, int64_t j0, int64_
 {
     int64_t c = 0;
     if (at->direct <= j0) {
-        mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, false,
-            nv);
+        mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, NULL,
+            false, nv);
         return;
     }
     for (; c + MR <= t->dv_panels; c += MR)
@@ -366,7 +410,28 @@ static NOINLINE void mix_whole(struct block *t, const struct place *at, int64_t 
 
 static NOINLINE void mix_careful(struct block *t, const struct place *at, int64_t j0, int64_t j1)
 {
-    mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, true, NV);
+    mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1, NULL, true,
+        NV);
+}
+
+/* The same along an edge: of each vector only those that some lane sees. They are packed. */
+static NOINLINE void mix_edge(struct block *t, const struct place *at, int64_t j0, int64_t j1)
+{
+    if (is_half(t))
+        mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1,
+            t->ends, false, HALF);
+    else
+        mix(t, t->o, t->dv_panels, t->begun, at->packed_values, MR, at->panel, t->p, j0, j1,
+            t->ends, false, NV);
+}
+
+/* Where each vector's keys end, of keys j0 .. j1 - 1 of the tile that starts at k0. */
+static void find_ends(struct block *t, int64_t k0, int64_t j0, int64_t j1)
+{
+    for (int v = 0; v < NV; v++) {
+        const int64_t end = t->see[(v + 1) * VEC_N - 1].hi - k0;
+        t->ends[v] = end <= j0 ? j0 : min64(round_up(end, MR), j1);
+    }
 }
 
 /* Keys j0 .. j1 - 1 of tile n, both multiples of MR, which lies at `at`, and of which none is seen
@@ -379,6 +444,7 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
     const struct attn_range whole = whole_part(t, n, j0, j1);
     const bool part = whole.hi - whole.lo < j1 - j0;
 
+    find_ends(t, k0, j0, j1);
     if (part)
         see_tile(t, k0);
     if (t->shaped) {
@@ -397,7 +463,11 @@ INLINE void tile(struct block *t, int64_t n, const struct place *at, int64_t j0,
             see_bias(t, k0, j0, j1);
         mix_careful(t, at, j0, j1);
     } else {
-        mix_whole(t, at, j0, min64(j1, round_up(end, AT_ONCE * PAIR)));
+        const int64_t last = min64(j1, round_up(end, AT_ONCE * PAIR));
+        if (t->ends[0] < last)
+            mix_edge(t, at, j0, last);
+        else
+            mix_whole(t, at, j0, last);
     }
     t->begun = true;
 }

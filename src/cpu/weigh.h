@@ -168,6 +168,13 @@ static NOINLINE void raise_ahead(struct block *t, int64_t j0)
     }
 }
 
+/* Weights of 0 for MR keys from j on. */
+INLINE void clear_weights(struct block *t, int64_t j, int v)
+{
+    UNROLL for (int i = 0; i < MR; i += PAIR)
+        vec_store(weights_at(t, j + i) + v * VEC_N, vec_zero());
+}
+
 /* The softmax of scores j .. j1 - 1, which lie in t->s: weights to t->p, sums to t->sum. */
 static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
 {
@@ -179,6 +186,10 @@ static void push_scores(struct block *t, int64_t j0, int64_t j, int64_t j1)
         begun = begun || MATRIX || t->shaped; /* what it looked at is all there is */
         for (int v = 0; v < t->vectors; v++) {
             real *sums = t->sum + v * VEC_N;
+            if (j >= t->ends[v]) {
+                clear_weights(t, j, v);
+                continue;
+            }
             vec sum = exp_scores(t, j, v);
             const vmask keep = are_below(sum, vec_load(t->limit + v * VEC_N));
             if (__builtin_expect(!vmask_all(keep), 0))
