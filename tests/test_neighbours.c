@@ -22,18 +22,21 @@ enum { SEQUENCES = 3, THREADS = 2 };
 /* Of the first two sequences; the third has about half as many rows and keys. */
 static const struct shape {
     int64_t rows, keys, heads, d;
+    bool causal; /* the last row sees all keys */
 } shapes[] = {
-    {20, 300, 2, 2},
-    {90, 200, 3, 64}, /* f32: four blocks of 24 rows */
-    {48, 100, 3, 40},
-    {27, 3107, 8, 64}, /* over 12 MB in heads side by side: two blocks and a rest, or three */
-    {13, 183, 4, 1024}, /* f64: 12 MB in all heads; with both 24 */
-    {13, 215, 5, 1024}, /* f64: over 16 MB, less than 4 in a head */
-    {19, 366, 4, 1024}, /* f32: 12 MB; f64 over 4 in a head */
-    {19, 430, 5, 1024}, /* f32: over 16 MB */
-    {21, 560, 2, 1024}, /* over 4 MB in a head */
-    {15, 2072, 4, 127},
-    {24, 3000, 2, 96},
+    {20, 300, 2, 2, false},
+    {90, 200, 3, 64, false}, /* f32: four blocks of 24 rows */
+    {48, 100, 3, 40, false},
+    {27, 3107, 8, 64, false}, /* over 12 MB in heads side by side: two blocks and a rest, or three */
+    {13, 183, 4, 1024, false}, /* f64: 12 MB in all heads; with both 24 */
+    {13, 215, 5, 1024, false}, /* f64: over 16 MB, less than 4 in a head */
+    {19, 366, 4, 1024, false}, /* f32: 12 MB; f64 over 4 in a head */
+    {19, 430, 5, 1024, false}, /* f32: over 16 MB */
+    {21, 560, 2, 1024, false}, /* over 4 MB in a head */
+    {15, 2072, 4, 127, false},
+    {24, 3000, 2, 96, false},
+    {16, 300, 3, 64, true}, /* f64: 9 rows of the third have an edge, which the first one's would */
+    {25, 200, 3, 64, true}, /* not be with so few keys; f32: 13 */
 };
 
 struct batch {
@@ -137,6 +140,8 @@ static attn_status run(const struct batch *p, attn_context *c, int b0, int b1, b
     d.k.data = p->k + keys * row_bytes(p);
     d.v.data = p->v + keys * row_bytes(p);
     d.key_mask.data = masked ? p->seen + keys : NULL;
+    d.causal = p->shape->causal;
+    d.align = p->shape->causal ? ATTN_BOTTOM_RIGHT : ATTN_ALIGN_NONE;
     if (p->mask)
         d.mask = (attn_score_input){p->mask, ATTN_BOOL, 0, 0, p->cu_k[1], 1};
     d.alibi.data = p->slopes;

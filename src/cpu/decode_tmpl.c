@@ -97,9 +97,9 @@ static int64_t most_rows(const struct attn_problem *p, int64_t nk)
  * where the fewest lanes of a block are several vectors' they are. */
 enum { FEW_KEYS = LANES == VEC_N ? 4 : 0 };
 
-/* Some more rows had better be here where a tile of keys would be packed for no more than two small
- * blocks, because there is a causal edge or that of a window in it; measured with AVX2 only. */
-static bool has_edge(const struct attn_problem *p, int64_t b, int64_t rows, int64_t nk)
+/* Whether they are better here, a few more than those, because blocks would have to pack a single
+ * tile of keys for them: a causal edge or that of a window lies in it. Measured with AVX2 only. */
+static bool gains_by_edge(const struct attn_problem *p, int64_t b, int64_t rows, int64_t nk)
 {
     enum { MOST = REAL_BITS == 64 ? FEW * 5 / 4 : FEW * 7 / 8 };
     const bool same_type = sizeof(elem) == sizeof(real), wide = p->head_dim >= 8 * VEC_N;
@@ -116,7 +116,8 @@ static bool takes(const struct attn_problem *p, int64_t b, int64_t rows)
 {
     const int64_t nk = attn_axis_len(&p->key, b);
     const bool few_keys = nk <= FEW_KEYS && p->head_dim >= 2 * VEC_N;
-    return few_keys || rows <= LEAST_ROWS || rows <= most_rows(p, nk) || has_edge(p, b, rows, nk);
+    return few_keys || rows <= LEAST_ROWS || rows <= most_rows(p, nk) ||
+           gains_by_edge(p, b, rows, nk);
 }
 
 /* Blocks compute the lanes of HALF or of all vectors, however few rows are left for the last one:
